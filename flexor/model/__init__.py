@@ -1,0 +1,1 @@
+"""Robots as data: `Model`, `State`, `Control`, parameters by name, loading and saving."""

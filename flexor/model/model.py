@@ -1,0 +1,196 @@
+"""`Model`: every number of a robot as a differentiable leaf, its `Topology` beside it; `State` and `Control`."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flexor.model.topology import Topology
+
+
+class Bodies(eqx.Module):
+    """Frame of each body in its parent, and its inertia: mass, centre of mass, and inertia about it (xx yy zz xy xz yz), in
+    the body's axes. Row 0 is the world."""
+
+    pos: Float[Array, "nbody 3"]
+    quat: Float[Array, "nbody 4"]
+    mass: Float[Array, " nbody"]
+    com: Float[Array, "nbody 3"]
+    inertia: Float[Array, "nbody 6"]
+
+
+class Joints(eqx.Module):
+    """Anchor and axis in the body frame; passive forces. Limits act on `range`; `force_range` bounds the actuators' sum.
+
+    `limit_stiffness` and `limit_damping` serve the penalty model, `limit_cfm` and `limit_baumgarte` the NCP.
+    """
+
+    pos: Float[Array, "njoint 3"]
+    axis: Float[Array, "njoint 3"]
+    stiffness: Float[Array, " njoint"]
+    damping: Float[Array, " njoint"]
+    armature: Float[Array, " njoint"]
+    frictionloss: Float[Array, " njoint"]
+    range: Float[Array, "njoint 2"]
+    force_range: Float[Array, "njoint 2"]
+    limit_stiffness: Float[Array, " njoint"]
+    limit_damping: Float[Array, " njoint"]
+    limit_cfm: Float[Array, " njoint"]
+    limit_baumgarte: Float[Array, " njoint"]
+
+
+class Geoms(eqx.Module):
+    """Pose of each shape in its body and MuJoCo's size numbers; the vertices of all meshes, in the frames of their shapes."""
+
+    pos: Float[Array, "ngeom 3"]
+    quat: Float[Array, "ngeom 4"]
+    size: Float[Array, "ngeom 3"]
+    vertices: Float[Array, "nvertex 3"]
+
+
+class Pairs(eqx.Module):
+    """Contact parameters of each pair of shapes.
+
+    Both models: `friction` (Coulomb's coefficient). Penalty: `stiffness` k in N/m^1.5 and `damping` d in s/m of the
+    Hunt-Crossley force k depth^1.5 (1 + d depth'). NCP: `restitution`, `cfm` in 1/kg, `baumgarte` as the share of the
+    penetration that is removed in a step.
+    """
+
+    friction: Float[Array, " npair"]
+    restitution: Float[Array, " npair"]
+    stiffness: Float[Array, " npair"]
+    damping: Float[Array, " npair"]
+    cfm: Float[Array, " npair"]
+    baumgarte: Float[Array, " npair"]
+
+
+class Actuators(eqx.Module):
+    """force = gain u + bias . (1, length, velocity), clipped to `force_range`; u is clipped to `ctrl_range`.
+
+    Length and velocity are `gear` times the joint's, and the joint feels `gear` times the force (MuJoCo's convention).
+    A motor has gain 1; a position servo gain kp, bias (0, -kp, -kv); a velocity servo gain kv, bias (0, 0, -kv).
+    """
+
+    gear: Float[Array, " nu"]
+    gain: Float[Array, " nu"]
+    bias: Float[Array, "nu 3"]
+    ctrl_range: Float[Array, "nu 2"]
+    force_range: Float[Array, "nu 2"]
+
+
+class Model(eqx.Module):
+    """A robot and what it may touch. Leaves are parameters; `topology` is static.
+
+    `reference` are the coordinates in which the description draws the robot (MuJoCo's `qpos0`), `rest` those in which its
+    springs are slack, `keyframes` the named configurations.
+    """
+
+    bodies: Bodies
+    joints: Joints
+    geoms: Geoms
+    pairs: Pairs
+    actuators: Actuators
+    gravity: Float[Array, "3"]
+    reference: Float[Array, " nq"]
+    rest: Float[Array, " nq"]
+    keyframes: Float[Array, "nkey nq"]
+    topology: Topology = eqx.field(static=True)
+
+    @property
+    def nq(self) -> int:
+        return self.topology.nq
+
+    @property
+    def nv(self) -> int:
+        return self.topology.nv
+
+    @property
+    def nu(self) -> int:
+        return self.topology.nu
+
+    @property
+    def dtype(self) -> Any:
+        return self.gravity.dtype
+
+    def astype(self, dtype: Any) -> "Model":
+        """The same model in another precision; float64 needs `jax.config.update("jax_enable_x64", True)`."""
+        return jax.tree.map(lambda x: jnp.asarray(x, dtype), self)
+
+    def body(self, name: str) -> int:
+        """Index of a body by name."""
+        return _index(self.topology.bodies, name, "body", self.topology.name)
+
+    def joint(self, name: str) -> int:
+        """Index of a joint by name."""
+        return _index([j.name for j in self.topology.joints], name, "joint", self.topology.name)
+
+    def geom(self, name: str) -> int:
+        """Index of a collision shape by name."""
+        return _index([g.name for g in self.topology.geoms], name, "geom", self.topology.name)
+
+    def actuator(self, name: str) -> int:
+        """Index of an actuator by name."""
+        return _index([a.name for a in self.topology.actuators], name, "actuator", self.topology.name)
+
+    def keyframe(self, name: str) -> Float[Array, " nq"]:
+        """Coordinates of a named keyframe."""
+        return self.keyframes[_index(self.topology.keyframes, name, "keyframe", self.topology.name)]
+
+
+def _index(names: Any, name: str, what: str, robot: str) -> int:
+    names = list(names)
+    if name not in names:
+        known = ", ".join(repr(n) for n in names[:20]) + (", …" if len(names) > 20 else "")
+        raise KeyError(f"'{robot}' has no {what} named '{name}'; it has {known or 'none'}.")
+    return names.index(name)
+
+
+class State(eqx.Module):
+    """Coordinates, velocities, time, and what the solver must remember (warm start, history); see `Solver.init`."""
+
+    q: Float[Array, " nq"]
+    qd: Float[Array, " nv"]
+    time: Float[Array, ""]
+    memory: Any = None
+
+
+class Control(eqx.Module):
+    """Actuator inputs `u`, further generalised forces `tau`, and external wrenches on the bodies: moment about the body
+    origin and force, in world axes. A bare array stands for `u`; what is left out is zero."""
+
+    u: Float[Array, " nu"] | None = None
+    tau: Float[Array, " nv"] | None = None
+    wrench: Float[Array, "nbody 6"] | None = None
+
+
+def as_control(model: Model, control: Any) -> Control:
+    """`control` as a full `Control` with checked shapes; None stands for zeros."""
+    if not isinstance(control, Control):
+        control = Control(u=control)
+    t = model.topology
+    shapes = {"u": (t.nu,), "tau": (t.nv,), "wrench": (len(t.bodies), 6)}
+    full = {}
+    for name, shape in shapes.items():
+        value = getattr(control, name)
+        value = jnp.zeros(shape, model.dtype) if value is None else jnp.asarray(value, model.dtype)
+        if value.shape != shape:
+            raise ValueError(f"control `{name}` of '{t.name}' must have shape {shape}, got {value.shape}.")
+        full[name] = value
+    return Control(**full)
+
+
+def check_coordinates(model: Model, q: Array, qd: Array) -> None:
+    """Raises when the shapes of q and qd do not fit the model, or when concrete values are not finite."""
+    t = model.topology
+    for symbol, value, n in (("q", q, t.nq), ("qd", qd, t.nv)):
+        if value.shape != (n,):
+            hint = "; a ball joint uses 4 coordinates and 3 velocities, a free joint 7 and 6" if t.nq != t.nv else ""
+            raise ValueError(f"`{symbol}` of '{t.name}' must have shape ({n},), got {value.shape}{hint}.")
+        if not isinstance(value, jax.core.Tracer):
+            bad = np.flatnonzero(~np.isfinite(np.asarray(value)))
+            if bad.size:
+                name = t.q_name(int(bad[0])) if symbol == "q" else t.dof_name(int(bad[0]))
+                raise ValueError(f"`{symbol}` of '{t.name}' is {value[bad[0]]} at index {bad[0]} ({name}).")

@@ -1,0 +1,89 @@
+"""Parameters by name: `body.trunk.mass`, `joint.hip_fl.damping`, `pair.floor~foot_fl.friction`, `gravity`.
+
+Patterns are shell-style (`*.mass`, `joint.hip_*.damping`). Names are read off the topology, values off the leaves.
+"""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from flexor.model.model import Model
+
+_GROUPS = {"body": "bodies", "joint": "joints", "geom": "geoms", "pair": "pairs", "actuator": "actuators"}
+_POSITIVE = {"mass", "friction", "stiffness", "damping", "armature", "frictionloss", "restitution", "cfm", "baumgarte"}
+
+
+def _names(model: Model, group: str) -> list[str]:
+    rows = getattr(model.topology, _GROUPS[group])
+    return [row if isinstance(row, str) else row.name for row in rows]
+
+
+def _entries(model: Model) -> Iterator[tuple[str, str, str, int]]:
+    for group in _GROUPS:
+        table = getattr(model, _GROUPS[group])
+        for i, name in enumerate(_names(model, group)):
+            for field in table.__dataclass_fields__:
+                if field != "vertices":
+                    yield f"{group}.{name}.{field}", _GROUPS[group], field, i
+
+
+def parameters(model: Model, pattern: str = "*") -> dict[str, Array]:
+    """Name and value of every parameter that matches the pattern."""
+    found = {name: getattr(getattr(model, g), f)[i] for name, g, f, i in _entries(model) if fnmatchcase(name, pattern)}
+    if fnmatchcase("gravity", pattern):
+        found["gravity"] = model.gravity
+    return found
+
+
+def replace(model: Model, values: Mapping[str, Any]) -> Model:
+    """The model with parameters set by name or pattern: `replace(model, {"pair.*.friction": 0.5})`.
+
+    Raises for a pattern that matches nothing, a wrong shape, and concrete values that no body can have.
+    """
+    entries = list(_entries(model))
+    for pattern, value in values.items():
+        value = jnp.asarray(value, model.dtype)
+        hits = [e for e in entries if fnmatchcase(e[0], pattern)]
+        if fnmatchcase("gravity", pattern):
+            model = eqx.tree_at(lambda m: m.gravity, model, jnp.broadcast_to(value, (3,)))
+        elif not hits:
+            raise KeyError(f"no parameter of '{model.topology.name}' matches '{pattern}'; `parameters(model)` lists them.")
+        for name, group, field, i in hits:
+            table = getattr(getattr(model, group), field)
+            if value.shape not in ((), table.shape[1:]):
+                raise ValueError(f"'{name}' must have shape {table.shape[1:]}, got {value.shape}.")
+            _check_value(name, field, value)
+            new = table.at[i].set(value)
+            model = eqx.tree_at(lambda m, g=group, f=field: getattr(getattr(m, g), f), model, new)
+    return _with_rows(model)
+
+
+def _check_value(name: str, field: str, value: Array) -> None:
+    if isinstance(value, jax.core.Tracer):
+        return
+    if np.isnan(value).any():
+        raise ValueError(f"'{name}' is not a number.")
+    if field in _POSITIVE and np.min(value) < 0:
+        raise ValueError(f"'{name}' must not be negative, got {np.min(value)}.")
+
+
+def _with_rows(model: Model) -> Model:
+    """The model with dry friction switched on in every joint whose `frictionloss` is a positive number by now."""
+    loss = model.joints.frictionloss
+    if isinstance(loss, jax.core.Tracer):
+        return model
+    topology = model.topology
+    joints = tuple(
+        j if j.dry_friction or not f > 0 else dataclasses.replace(j, dry_friction=True)
+        for j, f in zip(topology.joints, np.asarray(loss), strict=True)
+    )
+    if joints == topology.joints:
+        return model
+    return dataclasses.replace(model, topology=dataclasses.replace(topology, joints=joints))

@@ -1,0 +1,205 @@
+"""What is fixed about a robot: its tree, the kinds of its joints and shapes, its names. Hashable, so that JAX may trace on it.
+
+Generalised coordinates and their order are MuJoCo's. A *node* is a moving frame with at most one joint: a body with three
+hinges is a chain of three nodes, a welded body one node without a joint, and the world is node 0. All recursions of the
+dynamics run over the levels of the node tree, or over the levels of the degrees of freedom.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+JOINT_NQ = {"hinge": 1, "slide": 1, "ball": 4, "free": 7}
+JOINT_NV = {"hinge": 1, "slide": 1, "ball": 3, "free": 6}
+SHAPES = ("plane", "sphere", "capsule", "box", "cylinder", "mesh")
+
+
+@dataclass(frozen=True)
+class Joint:
+    """A joint by which `body` moves against its parent; `kind` is hinge, slide, ball or free."""
+
+    name: str
+    kind: str
+    body: int
+    limited: bool = False
+    dry_friction: bool = False
+
+
+@dataclass(frozen=True)
+class Geom:
+    """A collision shape on a body. A mesh owns rows `start:stop` of the model's vertices.
+
+    `outline` counts the corners of the polygon of which the mesh is a prism along its z axis: its vertices are then the
+    outline, counter-clockwise, at the lower z, and the same outline at the upper z. It is zero for any other mesh.
+    """
+
+    name: str
+    shape: str
+    body: int
+    start: int = 0
+    stop: int = 0
+    outline: int = 0
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two shapes that may touch, in the order of `SHAPES`; `frictional` is False for MuJoCo's condim 1."""
+
+    name: str
+    a: int
+    b: int
+    frictional: bool = True
+
+
+@dataclass(frozen=True)
+class Actuator:
+    """An actuator that pushes on one hinge or slide joint."""
+
+    name: str
+    joint: int
+
+
+@dataclass(frozen=True)
+class Topology:
+    """The static part of a `Model`. `bodies[0]` is the world; joints are grouped by body, bodies in depth-first order."""
+
+    name: str
+    bodies: tuple[str, ...]
+    parents: tuple[int, ...]
+    joints: tuple[Joint, ...]
+    geoms: tuple[Geom, ...] = ()
+    pairs: tuple[Pair, ...] = ()
+    actuators: tuple[Actuator, ...] = ()
+    keyframes: tuple[str, ...] = ()
+
+    @cached_property
+    def nq(self) -> int:
+        return sum(JOINT_NQ[j.kind] for j in self.joints)
+
+    @cached_property
+    def nv(self) -> int:
+        return sum(JOINT_NV[j.kind] for j in self.joints)
+
+    @property
+    def nu(self) -> int:
+        return len(self.actuators)
+
+    @cached_property
+    def q_start(self) -> np.ndarray:
+        """First coordinate of each joint."""
+        return np.cumsum([0] + [JOINT_NQ[j.kind] for j in self.joints])[:-1].astype(int)
+
+    @cached_property
+    def v_start(self) -> np.ndarray:
+        """First degree of freedom of each joint."""
+        return np.cumsum([0] + [JOINT_NV[j.kind] for j in self.joints])[:-1].astype(int)
+
+    @cached_property
+    def dof_joint(self) -> np.ndarray:
+        """Joint of each degree of freedom."""
+        return np.array([i for i, j in enumerate(self.joints) for _ in range(JOINT_NV[j.kind])], dtype=int)
+
+    def joints_of(self, *kinds: str) -> np.ndarray:
+        """Indices of the joints of the given kinds."""
+        return np.array([i for i, j in enumerate(self.joints) if j.kind in kinds], dtype=int)
+
+    @cached_property
+    def nodes(self) -> "Nodes":
+        return _nodes(self)
+
+    @cached_property
+    def dofs(self) -> "Dofs":
+        return _dofs(self)
+
+    def dof_name(self, dof: int) -> str:
+        """Name of a degree of freedom: the joint's, with an axis where the joint has several."""
+        j = int(self.dof_joint[dof])
+        axes = {1: ("",), 3: (".wx", ".wy", ".wz"), 6: (".vx", ".vy", ".vz", ".wx", ".wy", ".wz")}
+        return self.joints[j].name + axes[JOINT_NV[self.joints[j].kind]][dof - int(self.v_start[j])]
+
+    def q_name(self, index: int) -> str:
+        """Name of a coordinate: the joint's, with an axis where the joint has several."""
+        j = int(np.searchsorted(self.q_start, index, side="right")) - 1
+        quat = (".qw", ".qx", ".qy", ".qz")
+        axes = {1: ("",), 4: quat, 7: (".x", ".y", ".z", *quat)}
+        return self.joints[j].name + axes[JOINT_NQ[self.joints[j].kind]][index - int(self.q_start[j])]
+
+
+@dataclass(frozen=True, eq=False)
+class Nodes:
+    """The tree of moving frames. `levels` lists the nodes by depth, the world alone in the first."""
+
+    body: np.ndarray
+    joint: np.ndarray
+    parent: np.ndarray
+    root: np.ndarray
+    of_body: np.ndarray
+    first_of_body: np.ndarray
+    levels: tuple[np.ndarray, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Dofs:
+    """The tree of degrees of freedom: `parent` is -1 at the root; `owner[n]` is the dof that carries node n, or -1."""
+
+    node: np.ndarray
+    parent: np.ndarray
+    owner: np.ndarray
+    first_of_node: np.ndarray
+    rotational: np.ndarray
+    levels: tuple[np.ndarray, ...]
+    moves: np.ndarray  # (nnode, nv): whether the dof moves the node
+    coupled: np.ndarray  # (nv, nv): whether one of the two dofs carries the other
+
+
+def _levels(parent: np.ndarray) -> tuple[np.ndarray, ...]:
+    depth = np.zeros(len(parent), dtype=int)
+    for i, p in enumerate(parent):
+        depth[i] = 0 if p < 0 else depth[p] + 1
+    return tuple(np.flatnonzero(depth == d) for d in range(depth.max() + 1)) if len(parent) else ()
+
+
+def _nodes(topology: Topology) -> Nodes:
+    body, joint, parent, last, first = [0], [-1], [-1], [0], [True]
+    for b in range(1, len(topology.bodies)):
+        own = [i for i, j in enumerate(topology.joints) if j.body == b] or [-1]
+        for k, j in enumerate(own):
+            parent.append(last[topology.parents[b]] if k == 0 else len(body) - 1)
+            body.append(b)
+            joint.append(j)
+            first.append(k == 0)
+        last.append(len(body) - 1)
+    root = list(range(len(body)))
+    for n in range(1, len(body)):
+        if parent[n] != 0:
+            root[n] = root[parent[n]]
+    parents = np.array(parent)
+    return Nodes(
+        np.array(body), np.array(joint), parents, np.array(root), np.array(last), np.array(first), _levels(parents)
+    )
+
+
+def _dofs(topology: Topology) -> Dofs:
+    nodes = topology.nodes
+    node_of_joint = {int(j): n for n, j in enumerate(nodes.joint) if j >= 0}
+    node = np.array([node_of_joint[int(j)] for j in topology.dof_joint], dtype=int)
+    owner = np.full(len(nodes.body), -1)
+    parent = np.full(len(node), -1)
+    first = np.zeros(len(node), dtype=bool)
+    moves = np.zeros((len(nodes.body), len(node)), dtype=bool)
+    for n in range(1, len(nodes.body)):
+        above = owner[n] = owner[nodes.parent[n]]
+        moves[n] = moves[nodes.parent[n]]
+        for k, d in enumerate(np.flatnonzero(node == n)):
+            parent[d], above, first[d] = above, d, k == 0
+            moves[n, d] = True
+        owner[n] = above
+    rotational = np.zeros(len(node), dtype=bool)
+    for j, start in zip(topology.joints, topology.v_start, strict=True):
+        if j.kind == "free":
+            rotational[start + 3 : start + 6] = True
+        else:
+            rotational[start : start + JOINT_NV[j.kind]] = j.kind != "slide"
+    below = moves[node]
+    return Dofs(node, parent, owner, first, rotational, _levels(parent), moves, below | below.T)

@@ -1,0 +1,32 @@
+"""Rotations, spatial vectors and inertias: the algebra below the dynamics."""
+
+from flexor.spatial.inertia import inertia_matrix, spatial_inertia
+from flexor.spatial.rotation import (
+    axis_angle_matrix,
+    matrix_to_quat,
+    quat_exp,
+    quat_log,
+    quat_mul,
+    quat_to_matrix,
+    rotate,
+)
+from flexor.spatial.vector import cross, dot, force_cross, motion_cross, shift_force, shift_motion, skew
+
+__all__ = [
+    "axis_angle_matrix",
+    "cross",
+    "dot",
+    "force_cross",
+    "inertia_matrix",
+    "matrix_to_quat",
+    "motion_cross",
+    "quat_exp",
+    "quat_log",
+    "quat_mul",
+    "quat_to_matrix",
+    "rotate",
+    "shift_force",
+    "shift_motion",
+    "skew",
+    "spatial_inertia",
+]

@@ -1,0 +1,28 @@
+"""Inertias: six numbers of the rotational inertia (xx yy zz xy xz yz), and the 6 x 6 spatial inertia."""
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flexor.spatial.vector import skew
+
+_SYMMETRIC = np.array([[0, 3, 4], [3, 1, 5], [4, 5, 2]])
+
+
+def inertia_matrix(six: Float[Array, "... 6"]) -> Float[Array, "... 3 3"]:
+    """Symmetric matrix of (xx yy zz xy xz yz), the order of MJCF's `fullinertia`."""
+    return six[..., _SYMMETRIC]
+
+
+def spatial_inertia(
+    mass: Float[Array, "..."], com: Float[Array, "... 3"], inertia: Float[Array, "... 3 3"]
+) -> Float[Array, "... 6 6"]:
+    """Spatial inertia at the origin of a body whose centre of mass is at `com` (Featherstone eq. 2.63).
+
+    `inertia` is the rotational inertia about the centre of mass, in the axes of the result.
+    """
+    c = skew(com)
+    m = mass[..., None, None]
+    upper = jnp.concatenate([inertia - m * (c @ c), m * c], axis=-1)
+    lower = jnp.concatenate([-m * c, m * jnp.eye(3, dtype=com.dtype)], axis=-1)
+    return jnp.concatenate([upper, lower], axis=-2)

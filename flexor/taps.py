@@ -1,0 +1,90 @@
+"""Names for quantities: the identity, until somebody listens.
+
+The physics calls `tap("joint.passive_force", x)` on every quantity a user may care about. Nobody listening, `tap` returns
+`x` itself and leaves no trace in the program. Under `listen(handler)` each tapped value passes through
+`handler(name, value)`, in the order of computation, and what the handler returns goes on in its place. This is decided
+while JAX traces the function: wrap the function *before* `jax.jit`, since a trace already cached does not listen.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+from jaxtyping import Array
+
+
+class Tap(NamedTuple):
+    """What a name stands for: shape in symbols of the model, unit, meaning. `contact.*` rows are candidates in fixed order."""
+
+    shape: str
+    unit: str
+    meaning: str
+
+
+TAPS: dict[str, Tap] = {
+    "joint.q": Tap("nq", "rad, m", "positions at the start of the step"),
+    "joint.qd": Tap("nv", "rad/s, m/s", "velocities at the start of the step"),
+    "joint.applied_force": Tap("nv", "N m, N", "actuators and `Control.tau`"),
+    "joint.passive_force": Tap("nv", "N m, N", "springs and dampers"),
+    "joint.gravity_force": Tap("nv", "N m, N", "generalised gravity, part of the bias"),
+    "joint.bias_force": Tap("nv", "N m, N", "Coriolis, centrifugal and gravity: what RNEA returns at zero acceleration"),
+    "link.external_force": Tap("nbody 6", "N m, N", "moment about the body origin and force, world axes"),
+    "contact.depth": Tap("ncon", "m", "overlap of the two bodies, negative when apart"),
+    "contact.normal": Tap("ncon 3", "1", "unit normal from body a towards body b, world axes"),
+    "contact.relative_velocity": Tap("ncon 3", "m/s", "velocity of b's point less a's: along normal, two tangents"),
+    "contact.normal_force": Tap("ncon", "N", "force on b along the normal"),
+    "contact.friction_force": Tap("ncon 2", "N", "force on b along the two tangents"),
+    "joint.limit_force": Tap("nv", "N m, N", "force of the joint limits"),
+    "joint.friction_force": Tap("nv", "N m, N", "dry friction in the joints"),
+    "joint.acceleration": Tap("nv", "rad/s2, m/s2", "acceleration that the integrator applies"),
+}
+
+Handler = Callable[[str, Array], Array]
+_handler: ContextVar[Handler | None] = ContextVar("flexor_tap_handler", default=None)
+
+
+def tap(name: str, value: Array) -> Array:
+    """Gives `value` its name; returns what the listener makes of it, or `value` itself."""
+    handler = _handler.get()
+    if handler is None:
+        return value
+    if name not in TAPS:
+        raise KeyError(f"'{name}' is not a tap; the names are {', '.join(TAPS)}.")
+    out = handler(name, value)
+    if out.shape != value.shape:
+        raise ValueError(f"the handler of tap '{name}' must keep its shape {value.shape}, got {out.shape}.")
+    return out
+
+
+@contextmanager
+def listen(handler: Handler) -> Iterator[None]:
+    """Within this context every tap passes through `handler`; an outer listener hears what the inner one returned."""
+    outer = _handler.get()
+
+    def chained(name: str, value: Array) -> Array:
+        value = handler(name, value)
+        return value if outer is None else outer(name, value)
+
+    token = _handler.set(chained)
+    try:
+        yield
+    finally:
+        _handler.reset(token)
+
+
+def collect(f: Callable[..., Any]) -> Callable[..., tuple[Any, dict[str, Array]]]:
+    """`collect(f)(*args)` is `(f(*args), {name: value})` with every quantity that `f` tapped; a name tapped twice keeps the last."""
+
+    def collected(*args: Any, **kwargs: Any) -> tuple[Any, dict[str, Array]]:
+        heard: dict[str, Array] = {}
+
+        def keep(name: str, value: Array) -> Array:
+            heard[name] = value
+            return value
+
+        with listen(keep):
+            out = f(*args, **kwargs)
+        return out, heard
+
+    return collected
