@@ -57,6 +57,11 @@ def tap(name: str, value: Array) -> Array:
     return out
 
 
+def listening() -> bool:
+    """Whether anybody hears the taps now; quantities that only a listener wants need not be computed otherwise."""
+    return _handler.get() is not None
+
+
 @contextmanager
 def listen(handler: Handler) -> Iterator[None]:
     """Within this context every tap passes through `handler`; an outer listener hears what the inner one returned."""

@@ -105,6 +105,11 @@ class Topology:
         return np.array([i for i, j in enumerate(self.joints) if j.kind in kinds], dtype=int)
 
     @cached_property
+    def limited(self) -> np.ndarray:
+        """Indices of the joints with limits."""
+        return np.array([i for i, j in enumerate(self.joints) if j.limited], dtype=int)
+
+    @cached_property
     def nodes(self) -> "Nodes":
         return _nodes(self)
 

@@ -1,0 +1,60 @@
+"""`Contacts`: the fixed-size list of places where two bodies touch or may touch, and its Jacobian."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flexor.dynamics import Kinematics
+from flexor.model.model import Model, Pairs
+from flexor.spatial import cross
+
+
+class Contacts(eqx.Module):
+    """Candidates in a fixed order, whether they touch or not. World axes.
+
+    `distance` is negative where the bodies overlap; `normal` points from body a to body b; `point_a` and `point_b` lie on
+    the two surfaces, `distance` apart along the normal. `pairs` holds the contact parameters of each candidate.
+    `bodies`, `pair` and `frictional` are static: body indices (n, 2), pair index (n,), and whether there is friction.
+    """
+
+    point_a: Float[Array, "ncon 3"]
+    point_b: Float[Array, "ncon 3"]
+    normal: Float[Array, "ncon 3"]
+    distance: Float[Array, " ncon"]
+    pairs: Pairs
+    bodies: tuple[tuple[int, int], ...] = eqx.field(static=True)
+    pair: tuple[int, ...] = eqx.field(static=True)
+    frictional: tuple[bool, ...] = eqx.field(static=True)
+
+    def __len__(self) -> int:
+        return len(self.pair)
+
+    @property
+    def friction(self) -> Float[Array, " ncon"]:
+        """Coulomb's coefficient, zero for a pair without friction."""
+        return jnp.where(np.array(self.frictional, dtype=bool), self.pairs.friction, 0.0)
+
+
+def tangents(normal: Float[Array, "... 3"]) -> tuple[Float[Array, "... 3"], Float[Array, "... 3"]]:
+    """Two unit vectors that make a right-handed frame with the unit normal, without a singularity (Duff et al. 2017)."""
+    x, y, z = normal[..., 0], normal[..., 1], normal[..., 2]
+    sign = jnp.where(z < 0, -1.0, 1.0).astype(normal.dtype)
+    a = -1 / (sign + z)
+    b = x * y * a
+    first = jnp.stack([1 + sign * x * x * a, sign * b, -sign * x], axis=-1)
+    second = jnp.stack([b, sign + y * y * a, -y], axis=-1)
+    return first, second
+
+
+def contact_jacobian(model: Model, kin: Kinematics, contacts: Contacts) -> Float[Array, "ncon 3 nv"]:
+    """Rows that give the velocity of b against a along the normal and the two tangents, at the point between the surfaces."""
+    dofs, of_body = model.topology.dofs, model.topology.nodes.of_body
+    bodies = np.array(contacts.bodies, dtype=int).reshape(-1, 2)
+    moves = dofs.moves[of_body[bodies]].astype(int)
+    sense = (moves[:, 1] - moves[:, 0])[..., None]
+    point = (contacts.point_a + contacts.point_b) / 2
+    arm = point[:, None] - kin.origin[dofs.node]
+    columns = kin.S[:, 3:] + cross(jnp.broadcast_to(kin.S[:, :3], arm.shape), arm)
+    frame = jnp.stack([contacts.normal, *tangents(contacts.normal)], axis=1)
+    return jnp.einsum("ckx,cdx->ckd", frame, jnp.where(sense == 0, 0.0, sense * columns))

@@ -1,0 +1,59 @@
+"""Detection: from the poses of the bodies to `Contacts`. It knows nothing of forces, so a learned solver can read it too."""
+
+from functools import lru_cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flexor.contact.contacts import Contacts
+from flexor.contact.shapes import NARROW_PHASE, Placed, Touch
+from flexor.dynamics import Kinematics, body_poses
+from flexor.model.model import Model
+from flexor.model.topology import Topology
+from flexor.spatial import quat_to_matrix, rotate
+
+
+@lru_cache(maxsize=256)
+def _groups(topology: Topology) -> tuple[tuple[tuple[str, str], tuple[int, ...]], ...]:
+    """Pairs of the same two shapes, and of equally many vertices, are handled together."""
+    groups: dict[tuple[str, str, int], list[int]] = {}
+    for i, pair in enumerate(topology.pairs):
+        a, b = topology.geoms[pair.a], topology.geoms[pair.b]
+        groups.setdefault((a.shape, b.shape, b.stop - b.start), []).append(i)
+    return tuple((key[:2], tuple(rows)) for key, rows in groups.items())
+
+
+def detect(model: Model, kin: Kinematics) -> Contacts:
+    """All candidates of all pairs, in an order that depends on the topology alone."""
+    t = model.topology
+    pos, rot = body_poses(model, kin)
+    owner = np.array([g.body for g in t.geoms], dtype=int)
+    geom_pos = pos[owner] + rotate(rot[owner], model.geoms.pos)
+    geom_rot = rot[owner] @ quat_to_matrix(model.geoms.quat)
+    found: list[Touch] = []
+    index: list[int] = []
+    for shapes, rows in _groups(t):
+        a = np.array([t.pairs[i].a for i in rows])
+        b = np.array([t.pairs[i].b for i in rows])
+        vertices = None
+        if shapes[1] == "mesh":
+            vertices = model.geoms.vertices[np.stack([np.arange(t.geoms[g].start, t.geoms[g].stop) for g in b])]
+        first = Placed(geom_pos[a], geom_rot[a], model.geoms.size[a])
+        second = Placed(geom_pos[b], geom_rot[b], model.geoms.size[b], vertices)
+        touch = jax.vmap(NARROW_PHASE[shapes])(first, second)
+        count = touch.distance.shape[1]
+        found.append(Touch(*(x.reshape(-1, *x.shape[2:]) for x in touch)))
+        index += [i for i in rows for _ in range(count)]
+    zero = jnp.zeros((0, 3), pos.dtype)
+    parts = [Touch(zero, zero, zero, zero[:, 0]), *found]
+    touch = Touch(*(jnp.concatenate(x) for x in zip(*parts, strict=True)))
+    order = np.array(index, dtype=int)
+    bodies = tuple((int(owner[t.pairs[i].a]), int(owner[t.pairs[i].b])) for i in index)
+    return Contacts(
+        *touch,
+        pairs=jax.tree.map(lambda x: x[order], model.pairs),
+        bodies=bodies,
+        pair=tuple(index),
+        frictional=tuple(t.pairs[i].frictional for i in index),
+    )

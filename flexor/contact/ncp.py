@@ -1,0 +1,166 @@
+"""Contact as a nonlinear complementarity problem on impulses, by projected Gauss-Seidel on the generalised velocity.
+
+Within a step of length h the free velocity is u0 = qd + h M^-1 f. Impulses x change it to u = u0 + M^-1 J^T x, with, for every
+contact (normal n, tangents t, E = cfm):
+
+    0 <= x_n   and   J_n u + E x_n >= w   and one of the two an equality             (Signorini)
+    |x_t| <= mu x_n,   and x_t opposes J_t u + E x_t wherever |x_t| = mu x_n, which
+    vanishes elsewhere                                                               (Coulomb, circular cone)
+
+Joint limits are the same without friction; dry joint friction is a row with -h loss <= x <= h loss. The sweep stores u and
+visits one contact at a time, so a sweep costs O(contacts x nv) (Jourdan, Alart & Jean 1998; Heiden et al. 2021).
+
+**The time of impact.** A contact at distance d > 0 whose free velocity carries it through the surface within the step touches
+at t = -d / (J_n u0). Its impulse acts for the rest of the step only: q moves by h u - sum_i t_i M^-1 J_i^T x_i, and the wanted
+velocity is w = max(0, -e v + (h - t) a), v the normal velocity at t, a the free normal acceleration. Trajectories are then
+continuous in the initial state when an impact moves from one step to the next, so their derivatives are those of the
+hybrid system (the jump of the velocity *and* the shift of the impact), not those of a fixed sequence of steps.
+
+**Derivatives** are those of the solution, by implicit differentiation (`implicit.py`), whatever the number of sweeps.
+"""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from flexor.contact.contacts import Contacts, contact_jacobian
+from flexor.contact.implicit import Problem, solve_implicitly
+from flexor.dynamics import Kinematics
+from flexor.model.model import Model
+from flexor.taps import tap
+
+
+class Impulses(eqx.Module):
+    """What the NCP remembers and reports: impulses of contacts (normal, two tangents) and of joint rows, in N s and N m s;
+    `residual`, the velocity in m/s or rad/s by which the last sweep still changed things; and the number of sweeps."""
+
+    contact: Float[Array, "ncon 3"]
+    joint: Float[Array, " nrow"]
+    residual: Float[Array, ""]
+    sweeps: Int[Array, ""]
+
+
+class NCP(eqx.Module):
+    """Impulse-level contact. Sweeps end after `iterations`, or when no velocity changes by more than `tolerance` (or by more
+    than rounding allows). `warm_start=False` starts every step from zero impulses."""
+
+    iterations: int = eqx.field(static=True, default=50)
+    tolerance: float = eqx.field(static=True, default=1e-10)
+    warm_start: bool = eqx.field(static=True, default=True)
+    impulsive: ClassVar[bool] = True
+
+    def init(self, model: Model, contacts: Contacts) -> Impulses:
+        """No impulses yet."""
+        zero = jnp.zeros((), model.dtype)
+        rows = 2 * len(model.topology.limited) + len(_dry(model))
+        return Impulses(jnp.zeros((len(contacts), 3), model.dtype), jnp.zeros(rows, model.dtype), zero, jnp.zeros((), int))
+
+    def resolve(
+        self,
+        model: Model,
+        kin: Kinematics,
+        contacts: Contacts,
+        q: Float[Array, " nq"],
+        qd: Float[Array, " nv"],
+        free: Float[Array, " nv"],
+        chol: Float[Array, "nv nv"],
+        dt: Float[Array, ""],
+        memory: Impulses,
+    ) -> tuple[Float[Array, " nv"], Float[Array, " nv"], Impulses]:
+        """Velocity after the step, displacement over the step, and the impulses.
+
+        `free` is the velocity after the step without contact, `chol` the factor of `factor_inertia`.
+        """
+        depth = tap("contact.depth", -contacts.distance)
+        normal = tap("contact.normal", contacts.normal)
+        contacts = eqx.tree_at(lambda c: c.normal, contacts, normal)
+        J = contact_jacobian(model, kin, contacts)
+        tap("contact.relative_velocity", J @ qd)
+        hit, wanted = impact(-depth, J[:, 0] @ qd, J[:, 0] @ free, dt, contacts.pairs.restitution, contacts.pairs.baumgarte)
+        rows, distance, low, high, cfm, baumgarte = _joint_rows(model, q, dt)
+        hit_row, wanted_row = impact(distance, rows @ qd, rows @ free, dt, 0.0, baumgarte)
+        problem = Problem(
+            free, J, _response(chol, J), wanted, contacts.pairs.cfm, contacts.friction,
+            rows, _response(chol, rows), wanted_row, cfm, low, high,
+        )  # fmt: skip
+        start = (memory.contact, memory.joint) if self.warm_start else (0 * memory.contact, 0 * memory.joint)
+        x, y, residual, sweeps = solve_implicitly(self.iterations, self.tolerance, problem, start)
+        x, y = _tapped(model, x, y, dt)
+        push = jnp.einsum("cvk,ck->cv", problem.Y, x)
+        push_row = problem.Y_row * y[:, None]
+        u = free + push.sum(0) + push_row.sum(0)
+        return u, dt * u - hit @ push - hit_row @ push_row, Impulses(x, y, residual, sweeps)
+
+
+def impact(
+    distance: Array, before: Array, free: Array, dt: Array, restitution: Array | float, baumgarte: Array
+) -> tuple[Array, Array]:
+    """Time of impact within the step, and the velocity wanted after it; see the head of this file."""
+    overlapping = distance <= 0
+    coming = (distance + dt * free < 0) & ~overlapping
+    t = jnp.where(coming, distance / jnp.where(coming, -free, 1.0), 0.0)
+    gained = free - before
+    approach = jnp.minimum(before + t / dt * gained, 0.0)
+    bounce = jnp.maximum(-restitution * approach + (1 - t / dt) * gained, 0.0)
+    push_out = jnp.maximum(bounce, -baumgarte * distance / dt)
+    return t, jnp.where(overlapping, push_out, jnp.where(coming, bounce, -distance / dt))
+
+
+def factor_inertia(M: Float[Array, "nv nv"]) -> Float[Array, "nv nv"]:
+    """Cholesky factor of M with its rows and columns reversed: leaves first, so that branches bring no fill-in."""
+    return jnp.linalg.cholesky(M[::-1, ::-1])
+
+
+def solve_inertia(chol: Float[Array, "nv nv"], b: Float[Array, "nv *n"]) -> Float[Array, "nv *n"]:
+    """M^-1 b with the factor of `factor_inertia`."""
+    return jax.scipy.linalg.cho_solve((chol, True), b[::-1])[::-1]
+
+
+def _response(chol: Array, J: Array) -> Array:
+    """M^-1 J^T for rows (n, nv), or for blocks of rows (n, k, nv) as (n, nv, k)."""
+    nv = chol.shape[0]
+    solved = solve_inertia(chol, J.reshape(-1, nv).T).T.reshape(J.shape)
+    return jnp.swapaxes(solved, -1, -2) if J.ndim == 3 else solved
+
+
+def _dry(model: Model) -> np.ndarray:
+    """Degrees of freedom with dry friction."""
+    t = model.topology
+    return np.flatnonzero([t.joints[j].dry_friction for j in t.dof_joint])
+
+
+def _joint_rows(model: Model, q: Array, dt: Array) -> tuple[Array, ...]:
+    """Rows of lower limits, upper limits and dry friction: Jacobian, distance, bounds of the impulse, cfm, Baumgarte."""
+    t, limited, dry = model.topology, model.topology.limited, _dry(model)
+    at_q, at_v = t.q_start[limited], t.v_start[limited]
+    eye = np.eye(t.nv)
+    rows = jnp.asarray(np.concatenate([eye[at_v], -eye[at_v], eye[dry]]), q.dtype)
+    inf, none = jnp.full(2 * len(limited), jnp.inf, q.dtype), jnp.zeros(len(dry), q.dtype)
+    distance = jnp.concatenate(
+        [q[at_q] - model.joints.range[limited, 0], model.joints.range[limited, 1] - q[at_q], none]
+    )
+    loss = dt * model.joints.frictionloss[t.dof_joint[dry]]
+    low, high = jnp.concatenate([0 * distance[: len(inf)], -loss]), jnp.concatenate([inf, loss])
+
+    def both(x: Array) -> Array:
+        return jnp.concatenate([x[limited], x[limited], none])
+
+    return rows, distance, low, high, both(model.joints.limit_cfm), both(model.joints.limit_baumgarte)
+
+
+def _tapped(model: Model, x: Array, y: Array, dt: Array) -> tuple[Array, Array]:
+    """The impulses as named forces, and back."""
+    t, limited, dry = model.topology, model.topology.limited, _dry(model)
+    fn = tap("contact.normal_force", x[:, 0] / dt)
+    ft = tap("contact.friction_force", x[:, 1:] / dt)
+    n, at = len(limited), t.v_start[limited]
+    zero = jnp.zeros(t.nv, x.dtype)
+    limit = zero.at[at].set((y[:n] - y[n : 2 * n]) / dt)
+    changed = (tap("joint.limit_force", limit) - limit)[at] * dt
+    friction = tap("joint.friction_force", zero.at[dry].set(y[2 * n :] / dt))
+    y = jnp.concatenate([y[:n] + changed, y[n : 2 * n], friction[dry] * dt])
+    return jnp.concatenate([fn[:, None], ft], axis=1) * dt, y

@@ -1,0 +1,66 @@
+"""Penalty contact: forces from overlap and its rate (Hunt & Crossley 1975), friction from the sliding speed."""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flexor.contact.contacts import Contacts, contact_jacobian
+from flexor.contact.friction import AbstractFriction, BrownMcPhee
+from flexor.dynamics import Kinematics
+from flexor.model.model import Model
+from flexor.taps import tap
+
+
+class Penalty(eqx.Module):
+    """Normal force k d^n (1 + c d') of the overlap d, never pulling; friction by one of the laws in `contact.friction`.
+
+    Joint limits are one-sided spring-dampers; dry joint friction is loss tanh(qd / joint_velocity).
+    """
+
+    friction: AbstractFriction = BrownMcPhee()
+    exponent: float = 1.5
+    joint_velocity: float = 1e-2
+    impulsive: ClassVar[bool] = False
+
+    def contact_force(
+        self, model: Model, kin: Kinematics, contacts: Contacts, qd: Float[Array, " nv"]
+    ) -> Float[Array, " nv"]:
+        """Generalised force of all contacts."""
+        if not len(contacts):
+            return jnp.zeros_like(qd)
+        depth = tap("contact.depth", -contacts.distance)
+        normal = tap("contact.normal", contacts.normal)
+        contacts = eqx.tree_at(lambda c: c.normal, contacts, normal)
+        J = contact_jacobian(model, kin, contacts)
+        velocity = tap("contact.relative_velocity", J @ qd)
+        fn = tap("contact.normal_force", self.normal_force(contacts, depth, -velocity[:, 0]))
+        ft = tap("contact.friction_force", self.friction.force(contacts.friction, fn, velocity[:, 1:]))
+        return jnp.einsum("ck,ckd->d", jnp.concatenate([fn[:, None], ft], axis=1), J)
+
+    def normal_force(self, contacts: Contacts, depth: Array, rate: Array) -> Array:
+        """k d^n (1 + c d'), zero where apart or where damping would pull."""
+        touching = depth > 0
+        safe = jnp.where(touching, depth, 1.0)
+        force = contacts.pairs.stiffness * safe**self.exponent * jnp.maximum(1 + contacts.pairs.damping * rate, 0.0)
+        return jnp.where(touching, force, 0.0)
+
+    def limit_force(self, model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"]) -> Float[Array, " nv"]:
+        """Spring-damper force of the joint limits, zero inside the range, never pulling a joint into its limit."""
+        force = jnp.zeros_like(qd)
+        limited = model.topology.limited
+        if len(limited):
+            at_v, at_q = model.topology.v_start[limited], model.topology.q_start[limited]
+            k, d = model.joints.limit_stiffness[limited], model.joints.limit_damping[limited]
+            low = model.joints.range[limited, 0] - q[at_q]
+            high = q[at_q] - model.joints.range[limited, 1]
+            up = jnp.where(low > 0, jnp.maximum(k * low - d * qd[at_v], 0.0), 0.0)
+            down = jnp.where(high > 0, jnp.maximum(k * high + d * qd[at_v], 0.0), 0.0)
+            force = force.at[at_v].set(up - down)
+        return tap("joint.limit_force", force)
+
+    def friction_force(self, model: Model, qd: Float[Array, " nv"]) -> Float[Array, " nv"]:
+        """Dry friction in the joints, smoothed at rest."""
+        loss = model.joints.frictionloss[model.topology.dof_joint]
+        return tap("joint.friction_force", -loss * jnp.tanh(qd / self.joint_velocity))

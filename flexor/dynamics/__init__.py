@@ -1,0 +1,41 @@
+"""Rigid-body dynamics of one robot at one instant: pure functions of `Model`, coordinates and velocities."""
+
+from flexor.dynamics.aba import aba
+from flexor.dynamics.crba import crba
+from flexor.dynamics.energy import (
+    centre_of_mass,
+    centroidal_momentum,
+    centroidal_momentum_matrix,
+    kinetic_energy,
+    potential_energy,
+    total_mass,
+)
+from flexor.dynamics.forces import actuator_force, passive_force
+from flexor.dynamics.integrate import displacement_rate, integrate
+from flexor.dynamics.jacobians import frame_jacobian, point_jacobian
+from flexor.dynamics.kinematics import Kinematics, body_poses, body_velocities, forward_kinematics
+from flexor.dynamics.rnea import bias_force, gravity_force, rnea
+
+__all__ = [
+    "Kinematics",
+    "actuator_force",
+    "aba",
+    "bias_force",
+    "body_poses",
+    "body_velocities",
+    "centre_of_mass",
+    "centroidal_momentum",
+    "centroidal_momentum_matrix",
+    "crba",
+    "displacement_rate",
+    "forward_kinematics",
+    "frame_jacobian",
+    "gravity_force",
+    "integrate",
+    "kinetic_energy",
+    "passive_force",
+    "point_jacobian",
+    "potential_energy",
+    "rnea",
+    "total_mass",
+]

@@ -1,0 +1,53 @@
+"""Inverse dynamics by the recursive Newton-Euler algorithm (Featherstone 2008, table 5.1), in world axes."""
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flexor.dynamics.kinematics import Kinematics, node_inertias, node_velocities
+from flexor.dynamics.recursion import accumulate_inward, accumulate_outward, scatter_sum
+from flexor.model.model import Model
+from flexor.spatial import dot, force_cross, shift_force
+
+
+def rnea(
+    model: Model,
+    kin: Kinematics,
+    qd: Float[Array, " nv"],
+    qdd: Float[Array, " nv"],
+    wrench: Float[Array, "nbody 6"] | None = None,
+) -> Float[Array, " nv"]:
+    """Generalised forces that give the accelerations qdd: M qdd + h - J^T wrench, the armature included.
+
+    `wrench`: moment about the body origin and force on every body, world axes.
+    """
+    nodes, dofs = model.topology.nodes, model.topology.dofs
+    v, c = node_velocities(model, kin, qd)
+    carried = scatter_sum(kin.S * qdd[:, None], dofs.node, len(nodes.body)) + c
+    base = jnp.concatenate([jnp.zeros(3, qd.dtype), -model.gravity])
+    a = accumulate_outward(nodes.levels, nodes.parent, carried) + base
+    inertia = node_inertias(model, kin)
+    f = (inertia @ a[..., None])[..., 0] + force_cross(v, (inertia @ v[..., None])[..., 0])
+    if wrench is not None:
+        f = f - node_wrenches(model, kin, wrench)
+    f = accumulate_inward(nodes.levels, nodes.parent, f)
+    return dot(kin.S, f[dofs.node]) + model.joints.armature[model.topology.dof_joint] * qdd
+
+
+def bias_force(model: Model, kin: Kinematics, qd: Float[Array, " nv"]) -> Float[Array, " nv"]:
+    """h(q, qd): Coriolis, centrifugal and gravity forces."""
+    return rnea(model, kin, qd, jnp.zeros_like(qd))
+
+
+def gravity_force(model: Model, kin: Kinematics) -> Float[Array, " nv"]:
+    """g(q) = dV/dq: the forces that hold the robot still."""
+    nodes, dofs = model.topology.nodes, model.topology.dofs
+    a = jnp.concatenate([jnp.zeros(3, model.dtype), -model.gravity])
+    f = accumulate_inward(nodes.levels, nodes.parent, node_inertias(model, kin) @ a)
+    return dot(kin.S, f[dofs.node])
+
+
+def node_wrenches(model: Model, kin: Kinematics, wrench: Float[Array, "nbody 6"]) -> Array:
+    """Body wrenches moved from the bodies' origins to `kin.origin`, on the bodies' last nodes."""
+    last = model.topology.nodes.of_body
+    moved = shift_force(wrench, kin.origin[last] - kin.pos[last])
+    return scatter_sum(moved, last, len(model.topology.nodes.body))

@@ -1,0 +1,246 @@
+"""From a `Description` to a `Model`: indices for names, defaults for what descriptions do not say."""
+
+from fnmatch import fnmatchcase
+
+import jax.numpy as jnp
+import numpy as np
+
+from flexor.model.description import WORLD, Description, GeomSpec, JointSpec, PairSpec, static_bodies
+from flexor.model.frames import matrix_quat, quat_matrix, quat_product, six_matrix
+from flexor.model.hull import as_prism, hull_corners, reduce_corners
+from flexor.model.model import Actuators, Bodies, Geoms, Joints, Model, Pairs
+from flexor.model.pairs import collision_pairs
+from flexor.model.topology import JOINT_NQ, SHAPES, Actuator, Geom, Joint, Pair, Topology
+
+REST_DEPTH = 1e-3  # m: how deep a robot's whole weight presses one contact, which sets the default stiffness
+LIMIT_TIME = 0.02  # s: time constant of a joint limit, MuJoCo's default
+PAIR_DEFAULTS = {"restitution": 0.0, "damping": 1.0, "cfm": 1e-5, "baumgarte": 0.2}
+
+
+def build(description: Description, *, self_collision: bool = True, dtype=None) -> Model:
+    """The model that a description describes.
+
+    Defaults of contacts: Hunt-Crossley stiffness k = m g / depth^1.5 with the mass m of the lighter of the two kinematic
+    trees and depth 1 mm. Defaults of joint limits: k = I / T^2, d = 2 I / T, critically damped with T = 0.02 s, for the
+    joint-space inertia I at the reference configuration.
+    """
+    d = description
+    _check_tree(d)
+    pairs = _checked_pairs(d, collision_pairs(d, self_collision=self_collision))
+    geoms = _resolved_geoms(d, pairs)
+    pairs = [p for p in pairs if _prism_or_refused(d, geoms, p)]
+    topology = _topology(d, geoms, pairs)
+    tables = {
+        "bodies": _columns(d.bodies, "pos", "quat", "mass", "com", "inertia"),
+        "joints": _joint_table(d),
+        "geoms": _columns(geoms, "pos", "quat", "size"),
+        "pairs": _pair_table(d, geoms, pairs),
+        "actuators": _columns(d.actuators, "gear", "gain", "bias", "ctrl_range", "force_range"),
+    }
+    whole = {
+        "gravity": np.array(d.gravity, float),
+        "reference": np.concatenate([[], *(j.reference for j in d.joints)]),
+        "rest": np.concatenate([[], *(j.rest for j in d.joints)]),
+        "keyframes": np.array(list(d.keyframes.values()), float).reshape(len(d.keyframes), topology.nq),
+    }
+    _override(d, topology, tables, whole)
+    rows = [g.vertices for g in geoms if g.vertices is not None]
+    tables["geoms"]["vertices"] = np.concatenate(rows) if rows else np.zeros((0, 3))
+    kinds = {"bodies": Bodies, "joints": Joints, "geoms": Geoms, "pairs": Pairs, "actuators": Actuators}
+    dtype = jnp.zeros(0).dtype if dtype is None else dtype
+
+    def array(x):
+        return jnp.asarray(np.asarray(x, float), dtype)
+
+    return Model(
+        **{k: kinds[k](**{f: array(v) for f, v in table.items()}) for k, table in tables.items()},
+        **{name: array(value) for name, value in whole.items()},
+        topology=topology,
+    )
+
+
+_WIDTH = {"pos": 3, "quat": 4, "com": 3, "inertia": 6, "axis": 3, "size": 3, "bias": 3, "ctrl_range": 2, "force_range": 2}
+
+
+def _columns(rows: list, *fields: str) -> dict[str, np.ndarray]:
+    shape = {f: (len(rows), _WIDTH[f]) if f in _WIDTH else (len(rows),) for f in fields}
+    return {f: np.array([getattr(r, f) for r in rows], float).reshape(shape[f]) for f in fields}
+
+
+def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> Topology:
+    body = {b.name: i for i, b in enumerate(d.bodies)}
+    joint = {j.name: i for i, j in enumerate(d.joints)}
+    index = {g.name: i for i, g in enumerate(geoms)}
+    ends = np.cumsum([0] + [0 if g.vertices is None else len(g.vertices) for g in geoms])
+    return Topology(
+        name=d.name,
+        bodies=tuple(b.name for b in d.bodies),
+        parents=(-1, *(body[b.parent] for b in d.bodies[1:])),
+        joints=tuple(
+            Joint(j.name, j.kind, body[j.body], j.range is not None, j.dry_friction or j.frictionloss > 0) for j in d.joints
+        ),
+        geoms=tuple(
+            Geom(g.name, g.shape, body[g.body], *((int(ends[i]), int(ends[i + 1])) if g.shape == "mesh" else ()), g.outline)
+            if g.shape == "mesh"
+            else Geom(g.name, g.shape, body[g.body])
+            for i, g in enumerate(geoms)
+        ),
+        pairs=tuple(Pair(f"{p.a}~{p.b}", index[p.a], index[p.b], p.condim > 1) for p in pairs),
+        actuators=tuple(Actuator(a.name, joint[a.joint]) for a in d.actuators),
+        keyframes=tuple(d.keyframes),
+    )
+
+
+def _check_tree(d: Description) -> None:
+    """Raises for masses that are no masses, and for joints that move nothing."""
+    for b in d.bodies:
+        if not (np.isfinite(b.mass) and b.mass >= 0):
+            d.fail(f"body '{b.name}' has mass {b.mass} kg; a mass must be finite and not negative")
+        if not (np.isfinite(b.inertia).all() and np.isfinite(b.com).all()):
+            d.fail(f"the inertia or centre of mass of body '{b.name}' is not finite")
+    for name, q in d.keyframes.items():
+        nq = sum(JOINT_NQ[j.kind] for j in d.joints)
+        if len(q) != nq:
+            d.fail(f"keyframe '{name}' has {len(q)} coordinates, the robot has {nq}")
+
+
+def joint_inertia(d: Description) -> np.ndarray:
+    """Diagonal of the joint-space inertia at the reference configuration, armature included: kg m^2, or kg for a slide.
+
+    Of a ball joint the mean over its axes, of a free joint the mass.
+    """
+    pos, rot = {WORLD: np.zeros(3)}, {WORLD: np.eye(3)}
+    for b in d.bodies[1:]:
+        pos[b.name] = pos[b.parent] + rot[b.parent] @ np.asarray(b.pos, float)
+        rot[b.name] = rot[b.parent] @ quat_matrix(b.quat)
+    below = {b.name: [b] for b in d.bodies}
+    for b in reversed(d.bodies[1:]):
+        if b.parent != WORLD:
+            below[b.parent] += below[b.name]
+    inertia = np.zeros(len(d.joints))
+    for i, j in enumerate(d.joints):
+        moved = below[j.body]
+        if j.kind in ("slide", "free"):
+            inertia[i] = sum(b.mass for b in moved)
+            continue
+        anchor = pos[j.body] + rot[j.body] @ np.asarray(j.pos, float)
+        about = sum((_about(b, pos[b.name], rot[b.name], anchor) for b in moved), np.zeros((3, 3)))
+        axis = rot[j.body] @ np.asarray(j.axis, float)
+        inertia[i] = axis @ about @ axis if j.kind == "hinge" else np.trace(about) / 3
+    return inertia + np.array([j.armature for j in d.joints])
+
+
+def _about(b, pos: np.ndarray, rot: np.ndarray, point: np.ndarray) -> np.ndarray:
+    """Inertia of a body about a point in the world, by the parallel-axis theorem."""
+    r = pos + rot @ np.asarray(b.com, float) - point
+    return rot @ six_matrix(b.inertia) @ rot.T + b.mass * (r @ r * np.eye(3) - np.outer(r, r))
+
+
+def _joint_table(d: Description) -> dict[str, np.ndarray]:
+    fields = ("pos", "axis", "stiffness", "damping", "armature", "frictionloss", "force_range")
+    table = _columns(d.joints, *fields)
+    table["range"] = np.array([(-np.inf, np.inf) if j.range is None else j.range for j in d.joints], float).reshape(-1, 2)
+    inertia = joint_inertia(d)
+    for j, i in zip(d.joints, inertia, strict=True):
+        if not i > 0:
+            _report_massless(d, j)
+    table["limit_stiffness"] = inertia / LIMIT_TIME**2
+    table["limit_damping"] = 2 * inertia / LIMIT_TIME
+    table["limit_cfm"] = 1e-6 / np.where(inertia > 0, inertia, np.inf)
+    table["limit_baumgarte"] = np.full(len(d.joints), 0.2)
+    return table
+
+
+def _report_massless(d: Description, j: JointSpec) -> None:
+    what = "mass" if j.kind in ("slide", "free") else "inertia"
+    sentence = f"body '{j.body}' and all it carries have no positive {what} for joint '{j.name}' to move"
+    if not d.allow_massless:
+        d.fail(f"{sentence}; give the body a positive mass and inertia, or the joint an armature")
+    d.warn(f"{sentence}; forward dynamics needs a positive body mass and inertia, or a joint armature, there")
+
+
+def _pair_table(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> dict[str, np.ndarray]:
+    """Contact parameters of each pair; see `build` for the stiffness."""
+    static, root, mass = static_bodies(d), {}, {}
+    for b in d.bodies:
+        root[b.name] = b.name if b.name in static or b.parent in static else root[b.parent]
+        mass[root[b.name]] = mass.get(root[b.name], 0.0) + b.mass
+    weight = {b.name: np.inf if b.name in static else mass[root[b.name]] for b in d.bodies}
+    body = {g.name: g.body for g in geoms}
+    lighter = np.array([min(weight[body[p.a]], weight[body[p.b]]) for p in pairs])
+    table = {f: np.full(len(pairs), value) for f, value in PAIR_DEFAULTS.items()}
+    table["friction"] = np.array([p.friction for p in pairs])
+    table["stiffness"] = lighter * 9.81 / REST_DEPTH**1.5
+    return table
+
+
+def _checked_pairs(d: Description, pairs: list[PairSpec]) -> list[PairSpec]:
+    """The pairs with condim 1 or 3 and no margin; raises about the others unless ignored."""
+    for p in pairs:
+        if p.condim not in (1, 3):
+            d.refuse(
+                "condim",
+                f"geoms '{p.a}' and '{p.b}' have condim {p.condim} (torsional or rolling friction); flexor knows 1 and 3",
+            )
+            p.condim = 3
+        if p.margin != 0:
+            d.refuse("margin", f"geoms '{p.a}' and '{p.b}' have a contact margin of {p.margin} m, flexor has none")
+    return pairs
+
+
+def _resolved_geoms(d: Description, pairs: list[PairSpec]) -> list[GeomSpec]:
+    """The geoms of the model: meshes with the corners of their hulls. A mesh in no pair, and what is no shape, is left out."""
+    used = {p.a for p in pairs} | {p.b for p in pairs}
+    kept = [g for g in d.geoms if g.shape in SHAPES and (g.shape != "mesh" or g.name in used)]
+    reduced = [g.name for g in kept if g.shape == "mesh" and not g.exact and _resolve_mesh(d, g)]
+    if reduced:
+        names = ", ".join(f"'{n}'" for n in reduced[:5]) + (f" and {len(reduced) - 5} more" if len(reduced) > 5 else "")
+        d.warn(f"the hulls of {names} were reduced to {d.mesh_vertices} corners each; `mesh_vertices` sets how many are kept")
+    return kept
+
+
+def _resolve_mesh(d: Description, g: GeomSpec) -> bool:
+    """Replaces the vertices of a mesh by the corners of its hull, as a prism if it is one; True if corners were left out."""
+    points = np.asarray(g.vertices() if callable(g.vertices) else g.vertices, float)
+    corners = hull_corners(points)
+    prism = as_prism(corners, quat_matrix(g.quat).T[:, 2]) if len(corners) <= 2 * d.mesh_vertices else None
+    g.size = np.zeros(3)
+    if prism is not None:
+        centre, R, g.vertices = prism
+        g.pos = np.asarray(g.pos, float) + quat_matrix(g.quat) @ centre
+        g.quat = quat_product(g.quat, matrix_quat(R))
+        g.outline = len(g.vertices) // 2
+        return False
+    g.vertices = reduce_corners(corners, d.mesh_vertices)
+    return len(g.vertices) < len(corners)
+
+
+def _prism_or_refused(d: Description, geoms: list[GeomSpec], p: PairSpec) -> bool:
+    geom = {g.name: g for g in geoms}
+    if (geom[p.a].shape, geom[p.b].shape) == ("sphere", "mesh") and not geom[p.b].outline:
+        d.refuse("sphere-mesh", f"sphere '{p.a}' may touch mesh '{p.b}', which is not a prism, the only mesh it can touch")
+        return False
+    return True
+
+
+def _override(
+    d: Description, topology: Topology, tables: dict[str, dict[str, np.ndarray]], whole: dict[str, np.ndarray]
+) -> None:
+    """Sets, in place, the numbers that the description's extension names; see `flexor.model.extension` for the keys."""
+    if not d.overrides:
+        return
+    singular = {"bodies": "body", "joints": "joint", "geoms": "geom", "pairs": "pair", "actuators": "actuator"}
+    places = {key: (whole[key], slice(None)) for key in ("gravity", "reference", "rest")}
+    places.update({f"keyframe.{name}": (whole["keyframes"], i) for i, name in enumerate(topology.keyframes)})
+    for group, kind in singular.items():
+        for i, row in enumerate(getattr(topology, group)):
+            name = row if isinstance(row, str) else row.name
+            places.update({f"{kind}.{name}.{f}": (table, i) for f, table in tables[group].items()})
+    for pattern, value in d.overrides.items():
+        hits = [pattern] if pattern in places else [name for name in places if fnmatchcase(name, pattern)]
+        if not hits:
+            d.fail(f"the flexor extension sets '{pattern}', but the robot has no such parameter")
+        for table, i in (places[name] for name in hits):
+            if np.size(value) not in (1, np.size(table[i])):
+                d.fail(f"the flexor extension gives '{pattern}' {np.size(value)} numbers instead of {np.size(table[i])}")
+            table[i] = value if np.ndim(table[i]) else np.ravel(value)[0]

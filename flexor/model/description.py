@@ -1,0 +1,210 @@
+"""What a robot description file says, as plain data: written by the MJCF and URDF readers, read by `build`.
+
+Elements refer to each other by name; every name is unique among its kind. The world is the body "world" and stands first.
+Bodies are in depth-first order, joints grouped by body in that order.
+"""
+
+import warnings
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+import numpy as np
+
+from flexor.model.frames import IDENTITY
+from flexor.model.topology import SHAPES
+
+UNLIMITED = (-np.inf, np.inf)
+WORLD = "world"
+
+PAIR_KINDS = frozenset(f"{a}-{b}" for i, a in enumerate(SHAPES) for b in SHAPES[i:] if b != "plane")
+"""`ignore` entries that drop the pairs of two shapes, such as "box-box"."""
+
+IGNORABLE = PAIR_KINDS | {
+    *("actuator", "adhesion", "anisotropic", "ball-limit", "condim", "ellipsoid", "equality", "flex", "fluid", "gravcomp"),
+    *("hfield", "margin", "mocap", "override", "plugin", "polynomial", "sdf", "sleep", "springyield", "surfacevel"),
+    "tendon",
+}
+"""Everything that `load(..., ignore=...)` can leave out of a robot."""
+
+
+class DescriptionError(ValueError):
+    """A robot description that cannot become a `Model`; the sentence names the element and the file."""
+
+
+class ModelWarning(UserWarning):
+    """Something doubtful in a robot description that was opened all the same."""
+
+
+@dataclass
+class BodySpec:
+    """A body: its frame in its parent's frame, mass in kg, centre of mass in m and inertia about it in kg m^2 (xx yy zz xy
+    xz yz), both in body axes."""
+
+    name: str
+    parent: str
+    pos: np.ndarray = (0.0, 0.0, 0.0)
+    quat: np.ndarray = IDENTITY
+    mass: float = 0.0
+    com: np.ndarray = (0.0, 0.0, 0.0)
+    inertia: np.ndarray = (0.0,) * 6
+
+
+@dataclass
+class JointSpec:
+    """A joint of a body; `range` is None when unlimited. `reference` and `rest` are its coordinates in the drawing and with
+    slack spring."""
+
+    name: str
+    kind: str
+    body: str
+    reference: np.ndarray
+    rest: np.ndarray
+    pos: np.ndarray = (0.0, 0.0, 0.0)
+    axis: np.ndarray = (0.0, 0.0, 1.0)
+    stiffness: float = 0.0
+    damping: float = 0.0
+    armature: float = 0.0
+    frictionloss: float = 0.0
+    range: tuple[float, float] | None = None
+    force_range: tuple[float, float] = UNLIMITED
+    dry_friction: bool = False
+
+
+@dataclass
+class GeomSpec:
+    """A shape on a body, with MuJoCo's size numbers and collision bits. `vertices` of a mesh may be a function, called only
+    when the mesh takes part in a pair; `exact` vertices are taken as they are, with `outline` given (see `Geom`)."""
+
+    name: str
+    shape: str
+    body: str
+    pos: np.ndarray = (0.0, 0.0, 0.0)
+    quat: np.ndarray = IDENTITY
+    size: np.ndarray = (0.0, 0.0, 0.0)
+    vertices: np.ndarray | Callable[[], np.ndarray] | None = None
+    exact: bool = False
+    outline: int = 0
+    contype: int = 1
+    conaffinity: int = 1
+    condim: int = 3
+    priority: int = 0
+    friction: float = 1.0
+    margin: float = 0.0
+
+
+@dataclass
+class PairSpec:
+    """Two geoms that collide whatever their collision bits say."""
+
+    a: str
+    b: str
+    friction: float = 1.0
+    condim: int = 3
+    margin: float = 0.0
+
+
+@dataclass
+class ActuatorSpec:
+    """An actuator on a hinge or slide joint; see `Actuators` for the law."""
+
+    name: str
+    joint: str
+    gear: float = 1.0
+    gain: float = 1.0
+    bias: np.ndarray = (0.0, 0.0, 0.0)
+    ctrl_range: tuple[float, float] = UNLIMITED
+    force_range: tuple[float, float] = UNLIMITED
+
+
+@dataclass
+class Description:
+    """A whole robot. `source` names the file in errors; `overrides` sets parameters by name after all defaults
+    (`pair.floor~foot.stiffness`, patterns allowed)."""
+
+    name: str
+    source: str
+    bodies: list[BodySpec] = field(default_factory=lambda: [BodySpec(WORLD, "")])
+    joints: list[JointSpec] = field(default_factory=list)
+    geoms: list[GeomSpec] = field(default_factory=list)
+    pairs: list[PairSpec] = field(default_factory=list)
+    exclusions: list[tuple[str, str]] = field(default_factory=list)
+    actuators: list[ActuatorSpec] = field(default_factory=list)
+    gravity: np.ndarray = (0.0, 0.0, -9.81)
+    keyframes: dict[str, np.ndarray] = field(default_factory=dict)
+    overrides: dict[str, np.ndarray] = field(default_factory=dict)
+    filter_parent: bool = True
+    collisions: bool = True
+    ignore: frozenset[str] = frozenset()
+    mesh_vertices: int = 64
+    allow_massless: bool = False
+
+    def refuse(self, kind: str, what: str) -> None:
+        """Raises about an element of a kind that is not ignored; `what` says which and why."""
+        if kind not in self.ignore:
+            raise DescriptionError(f'{self.source}: {what}; pass ignore=["{kind}"] to leave it out.')
+
+    def fail(self, what: str) -> NoReturn:
+        """Raises about an element that cannot be left out."""
+        raise DescriptionError(f"{self.source}: {what}.")
+
+    def warn(self, what: str) -> None:
+        """Warns about something doubtful that is opened all the same."""
+        warnings.warn(f"{self.source}: {what}.", ModelWarning, stacklevel=2)
+
+
+def ignore_set(ignore: Collection[str] | str) -> frozenset[str]:
+    """The checked set of `ignore` kinds."""
+    kinds = frozenset([ignore] if isinstance(ignore, str) else ignore)
+    unknown = sorted(kinds - IGNORABLE)
+    if unknown:
+        raise ValueError(f"cannot ignore {unknown[0]!r}; `ignore` may contain {', '.join(sorted(IGNORABLE))}.")
+    return kinds
+
+
+def unique(wanted: str, taken: Iterable[str]) -> str:
+    """`wanted`, or `wanted_2`, `wanted_3`, … when it is taken."""
+    taken, name, n = set(taken), wanted, 2
+    while name in taken:
+        name, n = f"{wanted}_{n}", n + 1
+    return name
+
+
+def static_bodies(description: Description) -> set[str]:
+    """Names of the bodies welded to the world, the world included."""
+    moving = {j.body for j in description.joints}
+    static = {WORLD}
+    for b in description.bodies[1:]:
+        if b.parent in static and b.name not in moving:
+            static.add(b.name)
+    return static
+
+
+def add_floating(description: Description) -> None:
+    """Puts a free joint named "root" under the single body that stands on the world; nothing if it is there already."""
+    d = description
+    tops = [b for b in d.bodies[1:] if b.parent == WORLD]
+    if len(tops) != 1:
+        names = ", ".join(f"'{b.name}'" for b in tops) or "none"
+        d.fail(f"floating=True needs exactly one body on the world, found {names}; give it a free joint in the file instead")
+    top = tops[0]
+    own = [j for j in d.joints if j.body == top.name]
+    if any(j.kind == "free" for j in own):
+        return
+    if own:
+        d.fail(f"floating=True cannot free body '{top.name}', which already moves by joint '{own[0].name}'")
+    pose = np.concatenate([top.pos, top.quat])
+    d.joints.insert(0, JointSpec(unique("root", [j.name for j in d.joints]), "free", top.name, pose, pose))
+    d.keyframes = {k: np.concatenate([pose, q]) for k, q in d.keyframes.items()}
+
+
+def add_ground(description: Description) -> None:
+    """Adds the plane z = 0, a geom "ground" on the world that meets every geom with any collision bit."""
+    if any(g.name == "ground" for g in description.geoms):
+        description.fail("ground=True, but the description already has a geom named 'ground'; leave ground=False")
+    if not any(g.contype or g.conaffinity for g in description.geoms):
+        description.fail("ground=True, but the robot has no shape that may collide, so it would fall through")
+    every = 0xFFFFFFFF
+    # lowest priority: friction and condim of the pair are then those of the robot's geom
+    plane = GeomSpec("ground", "plane", WORLD, contype=every, conaffinity=every, priority=-(2**31))
+    description.geoms.insert(0, plane)

@@ -1,0 +1,95 @@
+"""`load`: a robot description, as a file, a text or an object of MuJoCo's, becomes a `Model`."""
+
+import os
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import mujoco
+
+from flexor.model.build import build
+from flexor.model.description import Description, DescriptionError, add_floating, add_ground, ignore_set
+from flexor.model.mjcf import read_mjcf
+from flexor.model.model import Model
+from flexor.model.urdf import is_urdf, read_urdf
+
+
+def load(
+    x: str | os.PathLike | mujoco.MjSpec | mujoco.MjModel,
+    *,
+    floating: bool = False,
+    ground: bool = False,
+    ignore: Collection[str] = (),
+    self_collision: bool | None = None,
+    package_dirs: Sequence[str | os.PathLike] = (),
+    mesh_vertices: int = 64,
+    dtype: Any = None,
+) -> Model:
+    """The model of a robot description.
+
+    `x` is the path or text of a URDF or MJCF file, an `MjSpec` or an `MjModel`. `floating` puts a free joint under the root
+    body, `ground` adds the plane z = 0. What flexor does not have raises, unless its kind is in `ignore` and it is left out.
+    `self_collision` keeps the pairs of two moving bodies; by default URDFs have none and MJCF says by itself. URDF meshes of
+    the form package://name/file are looked for in `package_dirs` too. Hulls of meshes keep `mesh_vertices` corners.
+    """
+    ignored = ignore_set(ignore)
+    d = read(x, ignore=ignored, package_dirs=package_dirs, mesh_vertices=mesh_vertices, self_collision=self_collision)
+    if floating:
+        add_floating(d)
+    if ground:
+        add_ground(d)
+    return build(d, self_collision=self_collision is not False, dtype=dtype)
+
+
+def read(x: Any, *, ignore: frozenset[str], package_dirs: Sequence, mesh_vertices: int, self_collision: bool | None) -> Description:
+    """The description behind whatever `load` takes."""
+    if isinstance(x, mujoco.MjSpec):
+        x = _compile(x.compile, x.modelname or "MjSpec")
+    if isinstance(x, mujoco.MjModel):
+        name = _model_name(x) or "robot"
+        return read_mjcf(x, name=name, source=f"MjModel '{name}'", ignore=ignore, mesh_vertices=mesh_vertices)
+    if not isinstance(x, str | os.PathLike):
+        raise TypeError(f"load takes a path, a text, an MjSpec or an MjModel, not {type(x).__name__}.")
+    text, path = _text(x)
+    source = "XML text" if path is None else path.name
+    if is_urdf(text):
+        return read_urdf(
+            text,
+            source=source,
+            folder=None if path is None else path.resolve().parent,
+            ignore=ignore,
+            package_dirs=package_dirs,
+            mesh_vertices=mesh_vertices,
+            self_collision=bool(self_collision),
+        )
+    from_xml = mujoco.MjModel.from_xml_string if path is None else mujoco.MjModel.from_xml_path
+    m = _compile(lambda: from_xml(text if path is None else os.fspath(path)), source)
+    name = _model_name(m) or ("robot" if path is None else path.stem)
+    return read_mjcf(m, name=name, source=source, ignore=ignore, mesh_vertices=mesh_vertices)
+
+
+def _text(x: str | os.PathLike) -> tuple[str, Path | None]:
+    """The XML text, and the path it was read from, if any."""
+    if isinstance(x, str) and x.lstrip().startswith("<"):
+        return x, None
+    path = Path(x).expanduser()
+    if path.is_dir():
+        raise IsADirectoryError(f"'{path}' is a folder; load takes the URDF or MJCF file in it.")
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no robot description '{path}'.")
+    try:
+        return path.read_text(encoding="utf-8-sig"), path
+    except UnicodeDecodeError:
+        return path.read_text(encoding="latin-1"), path
+
+
+def _compile(make: Any, source: str) -> mujoco.MjModel:
+    try:
+        return make()
+    except ValueError as error:
+        raise DescriptionError(f"{source}: MuJoCo cannot read it: {' '.join(str(error).split())}") from error
+
+
+def _model_name(m: mujoco.MjModel) -> str:
+    name = m.names.split(b"\0", 1)[0].decode()
+    return "" if name == "MuJoCo Model" else name

@@ -1,0 +1,183 @@
+"""Reads MJCF, which MuJoCo's own compiler parses, from an `MjModel` into a `Description`.
+
+Read: bodies, joints, geoms, pairs, exclusions, actuators on hinges and slides, gravity, keyframes, and the numeric fields
+"flexor.<parameter name>". MuJoCo's soft-constraint settings (solref, solimp, solmix), solver and integrator settings are not
+read: flexor has its own contact models. Whatever else would change the motion is refused in `mjcf_refusals`.
+"""
+
+import mujoco
+import numpy as np
+
+from flexor.model.description import (
+    UNLIMITED,
+    WORLD,
+    ActuatorSpec,
+    BodySpec,
+    Description,
+    GeomSpec,
+    JointSpec,
+    PairSpec,
+    unique,
+)
+from flexor.model.extension import PREFIX, set_structure
+from flexor.model.frames import matrix_six, quat_matrix
+from flexor.model.mjcf_refusals import disabled, refuse_actuator, refuse_unknown_physics
+
+JOINT_KINDS = {0: "free", 1: "ball", 2: "slide", 3: "hinge"}
+SHAPE_KINDS = {0: "plane", 1: "hfield", 2: "sphere", 3: "capsule", 4: "ellipsoid", 5: "cylinder", 6: "box", 7: "mesh", 8: "sdf"}
+
+
+def read_mjcf(
+    m: mujoco.MjModel, *, name: str, source: str, ignore: frozenset[str] = frozenset(), mesh_vertices: int = 64
+) -> Description:
+    """The description of a compiled MuJoCo model; `source` names it in errors."""
+    d = Description(name, source, ignore=ignore, mesh_vertices=mesh_vertices)
+    names = _Names(m)
+    refuse_unknown_physics(m, d, names)
+    d.bodies = [BodySpec(WORLD, "")] + [_body(m, i, names) for i in range(1, m.nbody)]
+    d.joints = [_joint(m, j, names, d) for j in range(m.njnt)]
+    d.geoms = [_geom(m, g, names) for g in range(m.ngeom)]
+    d.pairs = [_pair(m, p, names, d) for p in range(m.npair)]
+    bodies = names["body"]
+    d.exclusions = [(bodies[s >> 16], bodies[s & 0xFFFF]) for s in m.exclude_signature]
+    d.actuators = [_actuator(m, a, names) for a in range(m.nactuator) if not refuse_actuator(m, a, d, names)]
+    d.gravity = np.zeros(3) if disabled(m, "GRAVITY") else m.opt.gravity.copy()
+    d.keyframes = {names["key"][k]: m.key_qpos[k].copy() for k in range(m.nkey)}
+    d.filter_parent = not disabled(m, "FILTERPARENT")
+    d.collisions = not disabled(m, "CONTACT", "CONSTRAINT")
+    _read_extension(m, d)
+    return d
+
+
+class _Names:
+    """Names of MuJoCo's elements by kind and index; what has no name gets one from its body or its kind."""
+
+    def __init__(self, m: mujoco.MjModel):
+        body = self._named(m, mujoco.mjtObj.mjOBJ_BODY, [f"body{i}" for i in range(m.nbody)])
+        joint = self._named(m, mujoco.mjtObj.mjOBJ_JOINT, self._on_body(m.jnt_bodyid, body, "joint"))
+        trn = [joint[i] if 0 <= i < m.njnt else f"actuator{a}" for a, i in enumerate(m.actuator_trnid[:, 0])]
+        self._lists = {
+            "body": body,
+            "joint": joint,
+            "geom": self._named(m, mujoco.mjtObj.mjOBJ_GEOM, self._on_body(m.geom_bodyid, body, "geom")),
+            "actuator": self._named(m, mujoco.mjtObj.mjOBJ_ACTUATOR, trn),
+            "key": self._named(m, mujoco.mjtObj.mjOBJ_KEY, [f"key{i}" for i in range(m.nkey)]),
+            "tendon": self._named(m, mujoco.mjtObj.mjOBJ_TENDON, [f"tendon{i}" for i in range(m.ntendon)]),
+            "equality": self._named(m, mujoco.mjtObj.mjOBJ_EQUALITY, [f"equality{i}" for i in range(m.neq)]),
+            "flex": self._named(m, mujoco.mjtObj.mjOBJ_FLEX, [f"flex{i}" for i in range(m.nflex)]),
+            "plugin": self._named(m, mujoco.mjtObj.mjOBJ_PLUGIN, [f"plugin{i}" for i in range(m.nplugin)]),
+        }
+
+    def __getitem__(self, kind: str) -> list[str]:
+        return self._lists[kind]
+
+    @staticmethod
+    def _named(m: mujoco.MjModel, kind: mujoco.mjtObj, fallback: list[str]) -> list[str]:
+        given = [mujoco.mj_id2name(m, kind, i) for i in range(len(fallback))]
+        taken = {n for n in given if n}
+        for i, n in enumerate(given):
+            if not n:
+                given[i] = unique(fallback[i], taken)
+                taken.add(given[i])
+        return given
+
+    @staticmethod
+    def _on_body(owners: np.ndarray, bodies: list[str], kind: str) -> list[str]:
+        return [f"{bodies[b]}_{kind}{int(np.sum(owners[:i] == b))}" for i, b in enumerate(owners)]
+
+
+def _body(m: mujoco.MjModel, i: int, names: _Names) -> BodySpec:
+    R = quat_matrix(m.body_iquat[i])
+    return BodySpec(
+        name=names["body"][i],
+        parent=names["body"][m.body_parentid[i]],
+        pos=m.body_pos[i].copy(),
+        quat=m.body_quat[i].copy(),
+        mass=float(m.body_mass[i]),
+        com=m.body_ipos[i].copy(),
+        inertia=matrix_six(R @ np.diag(m.body_inertia[i]) @ R.T),
+    )
+
+
+def _joint(m: mujoco.MjModel, j: int, names: _Names, d: Description) -> JointSpec:
+    kind = JOINT_KINDS[int(m.jnt_type[j])]
+    q = slice(m.jnt_qposadr[j], m.jnt_qposadr[j] + {"free": 7, "ball": 4}.get(kind, 1))
+    v = slice(m.jnt_dofadr[j], m.jnt_dofadr[j] + {"free": 6, "ball": 3}.get(kind, 1))
+    name = names["joint"][j]
+    for what, values in (("damping", m.dof_damping), ("armature", m.dof_armature), ("frictionloss", m.dof_frictionloss)):
+        if np.ptp(values[v]):
+            d.fail(f"joint '{name}' has different {what} on its degrees of freedom; flexor keeps one number per joint")
+    limited = bool(m.jnt_limited[j]) and not disabled(m, "LIMIT", "CONSTRAINT") and kind in ("hinge", "slide")
+    dof = m.jnt_dofadr[j]
+    return JointSpec(
+        name=name,
+        kind=kind,
+        body=names["body"][m.jnt_bodyid[j]],
+        reference=m.qpos0[q].copy(),
+        rest=m.qpos_spring[q].copy(),
+        pos=m.jnt_pos[j].copy(),
+        axis=m.jnt_axis[j].copy(),
+        stiffness=0.0 if disabled(m, "SPRING") else float(m.jnt_stiffness[j]),
+        damping=0.0 if disabled(m, "DAMPER") else float(m.dof_damping[dof]),
+        armature=float(m.dof_armature[dof]),
+        frictionloss=0.0 if disabled(m, "FRICTIONLOSS", "CONSTRAINT") else float(m.dof_frictionloss[dof]),
+        range=tuple(m.jnt_range[j]) if limited else None,
+        force_range=tuple(m.jnt_actfrcrange[j]) if m.jnt_actfrclimited[j] else UNLIMITED,
+    )
+
+
+def _geom(m: mujoco.MjModel, g: int, names: _Names) -> GeomSpec:
+    shape = SHAPE_KINDS[int(m.geom_type[g])]
+    vertices = None
+    if shape == "mesh":
+        start, count = m.mesh_vertadr[m.geom_dataid[g]], m.mesh_vertnum[m.geom_dataid[g]]
+        vertices = m.mesh_vert[start : start + count].astype(float)
+    return GeomSpec(
+        name=names["geom"][g],
+        shape=shape,
+        body=names["body"][m.geom_bodyid[g]],
+        pos=m.geom_pos[g].copy(),
+        quat=m.geom_quat[g].copy(),
+        size=m.geom_size[g].copy(),
+        vertices=vertices,
+        contype=int(m.geom_contype[g]) & 0xFFFFFFFF,
+        conaffinity=int(m.geom_conaffinity[g]) & 0xFFFFFFFF,
+        condim=int(m.geom_condim[g]),
+        priority=int(m.geom_priority[g]),
+        friction=float(m.geom_friction[g, 0]),
+        margin=float(m.geom_margin[g]),
+    )
+
+
+def _pair(m: mujoco.MjModel, p: int, names: _Names, d: Description) -> PairSpec:
+    a, b = (names["geom"][i[p]] for i in (m.pair_geom1, m.pair_geom2))
+    first, second = m.pair_friction[p, :2]
+    if first != second and m.pair_dim[p] > 1:
+        d.refuse("anisotropic", f"pair '{a}' and '{b}' has friction {first} and {second} in its two directions")
+    return PairSpec(a, b, float(first), int(m.pair_dim[p]), float(m.pair_margin[p]))
+
+
+def _actuator(m: mujoco.MjModel, a: int, names: _Names) -> ActuatorSpec:
+    off = disabled(m, "ACTUATION") or bool(m.opt.disableactuator & (1 << max(int(m.actuator_group[a]), 0)))
+    ctrl, out = m.actuator_ctrladr[a], m.actuator_outadr[a]
+    affine = int(m.actuator_biastype[a]) == int(mujoco.mjtBias.mjBIAS_AFFINE)
+    clamped = m.actuator_ctrllimited[ctrl] and not disabled(m, "CLAMPCTRL")
+    return ActuatorSpec(
+        name=names["actuator"][a],
+        joint=names["joint"][m.actuator_trnid[a, 0]],
+        gear=float(m.actuator_gear[out, 0]),
+        gain=0.0 if off else float(m.actuator_gainprm[a, 0]),
+        bias=m.actuator_biasprm[a, :3].copy() if affine and not off else np.zeros(3),
+        ctrl_range=tuple(m.actuator_ctrlrange[ctrl]) if clamped else UNLIMITED,
+        force_range=tuple(m.actuator_forcerange[a]) if m.actuator_forcelimited[a] and not off else UNLIMITED,
+    )
+
+
+def _read_extension(m: mujoco.MjModel, d: Description) -> None:
+    """Numeric fields "flexor.<parameter name>" (see `save`) into the overrides of the description."""
+    for i in range(m.nnumeric):
+        name = mujoco.mj_id2name(m, mujoco.mjtObj.mjOBJ_NUMERIC, i) or ""
+        if name.startswith(PREFIX):
+            start = m.numeric_adr[i]
+            d.overrides[name.removeprefix(PREFIX)] = m.numeric_data[start : start + m.numeric_size[i]].copy()
+    set_structure(d)

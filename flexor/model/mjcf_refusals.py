@@ -1,0 +1,132 @@
+"""What a MuJoCo model may hold that changes the motion and that flexor does not have: each is refused by name.
+
+The list was made by going through all fields of MuJoCo 4.0's `mjModel`. Left aside on purpose: rendering, sensors, sites,
+skins, user data, statistics, and the settings of MuJoCo's solver, constraints and integrator.
+"""
+
+from collections.abc import Mapping
+
+import mujoco
+import numpy as np
+
+from flexor.model.description import Description
+
+Names = Mapping[str, list[str]]
+
+
+def disabled(m: mujoco.MjModel, *flags: str) -> bool:
+    """Whether any of the named disable flags is set: `disabled(m, "CONTACT", "CONSTRAINT")`."""
+    bits = sum(int(getattr(mujoco.mjtDisableBit, f"mjDSBL_{f}")) for f in flags)
+    return bool(m.opt.disableflags & bits)
+
+
+def refuse_unknown_physics(m: mujoco.MjModel, d: Description, names: Names) -> None:
+    """Raises about the first element that changes the motion, is not ignored, and is not an actuator (see below)."""
+    _refuse_options(m, d)
+    _refuse_bodies(m, d, names)
+    _refuse_joints(m, d, names)
+    _refuse_geoms(m, d, names)
+    _refuse_couplings(m, d, names)
+
+
+def _refuse_options(m: mujoco.MjModel, d: Description) -> None:
+    if m.opt.density or m.opt.viscosity:
+        d.refuse("fluid", f"option density {m.opt.density} and viscosity {m.opt.viscosity} make a fluid around the robot")
+    if m.opt.enableflags & int(mujoco.mjtEnableBit.mjENBL_OVERRIDE):
+        d.refuse("override", "option flag 'override' replaces the contact parameters of all geoms")
+    if m.opt.enableflags & int(mujoco.mjtEnableBit.mjENBL_SLEEP):
+        d.refuse("sleep", "option flag 'sleep' puts resting trees to sleep")
+
+
+def _refuse_bodies(m: mujoco.MjModel, d: Description, names: Names) -> None:
+    for i, name in enumerate(names["body"]):
+        if m.body_mocapid[i] >= 0:
+            d.refuse("mocap", f"body '{name}' is a mocap body, moved from outside")
+        if m.body_gravcomp[i] and not disabled(m, "GRAVITY"):
+            d.refuse("gravcomp", f"body '{name}' has gravity compensation {m.body_gravcomp[i]}")
+        if m.body_plugin[i] >= 0:
+            d.refuse("plugin", f"body '{name}' is driven by plugin '{names['plugin'][m.body_plugin[i]]}'")
+
+
+def _refuse_joints(m: mujoco.MjModel, d: Description, names: Names) -> None:
+    for j, name in enumerate(names["joint"]):
+        limited = m.jnt_limited[j] and not disabled(m, "LIMIT", "CONSTRAINT")
+        if limited and int(m.jnt_type[j]) == int(mujoco.mjtJoint.mjJNT_BALL):
+            d.refuse("ball-limit", f"ball joint '{name}' has a limit")
+        if limited and m.jnt_margin[j]:
+            d.refuse("margin", f"joint '{name}' has a limit margin of {m.jnt_margin[j]}")
+        if np.any(m.jnt_stiffnesspoly[j]) and not disabled(m, "SPRING"):
+            d.refuse("polynomial", f"joint '{name}' has a non-linear spring, stiffness polynomial {m.jnt_stiffnesspoly[j]}")
+        if np.any(m.dof_dampingpoly[m.jnt_dofadr[j]]) and not disabled(m, "DAMPER"):
+            d.refuse("polynomial", f"joint '{name}' has a non-linear damper, polynomial {m.dof_dampingpoly[m.jnt_dofadr[j]]}")
+        if m.jnt_springyield[j] or m.jnt_plasticadr[j] >= 0:
+            d.refuse("springyield", f"joint '{name}' has a spring that yields")
+
+
+def _refuse_geoms(m: mujoco.MjModel, d: Description, names: Names) -> None:
+    paired = {*m.pair_geom1.tolist(), *m.pair_geom2.tolist()}
+    for g, name in enumerate(names["geom"]):
+        if not (m.geom_contype[g] or m.geom_conaffinity[g] or g in paired):
+            continue
+        if np.any(m.geom_surfacevel[g]):
+            d.refuse("surfacevel", f"geom '{name}' has a surface velocity")
+        if m.geom_adhesion[g]:
+            d.refuse("adhesion", f"geom '{name}' sticks with an adhesive force of {m.geom_adhesion[g]} N")
+    for p in range(m.npair):
+        if m.pair_adhesion[p]:
+            ends = f"'{names['geom'][m.pair_geom1[p]]}' and '{names['geom'][m.pair_geom2[p]]}'"
+            d.refuse("adhesion", f"pair {ends} sticks with an adhesive force of {m.pair_adhesion[p]} N")
+
+
+def _refuse_couplings(m: mujoco.MjModel, d: Description, names: Names) -> None:
+    for i, name in enumerate(names["equality"]):
+        if m.eq_active0[i] and not disabled(m, "EQUALITY", "CONSTRAINT"):
+            d.refuse("equality", f"equality constraint '{name}' ties parts of the robot together")
+    for i, name in enumerate(names["tendon"]):
+        if _acts(m, i):
+            d.refuse("tendon", f"tendon '{name}' exerts forces")
+    for name in names["flex"]:
+        d.refuse("flex", f"flex '{name}' is a deformable body")
+
+
+def _acts(m: mujoco.MjModel, tendon: int) -> bool:
+    """Whether a tendon exerts forces by itself; one that only measures a length does not."""
+    numbers = (m.tendon_stiffness, m.tendon_damping, m.tendon_frictionloss, m.tendon_armature, m.tendon_springyield)
+    polynomials = (m.tendon_stiffnesspoly, m.tendon_dampingpoly)
+    return bool(m.tendon_limited[tendon]) or any(np.any(x[tendon]) for x in (*numbers, *polynomials))
+
+
+def refuse_actuator(m: mujoco.MjModel, a: int, d: Description, names: Names) -> bool:
+    """Whether actuator `a` is to be dropped; raises when it is none of flexor's and actuators are not ignored."""
+    reason = _foreign(m, a)
+    if reason is None:
+        return False
+    d.refuse("actuator", f"actuator '{names['actuator'][a]}' {reason}")
+    return True
+
+
+def _foreign(m: mujoco.MjModel, a: int) -> str | None:
+    """What makes an actuator other than force = gain u + bias . (1, length, velocity) on a hinge or slide; None if nothing."""
+    transmission, gain, bias = (int(x[a]) for x in (m.actuator_trntype, m.actuator_gaintype, m.actuator_biastype))
+    if m.actuator_plugin[a] >= 0:
+        return "is a plugin"
+    if transmission not in (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)):
+        kind = mujoco.mjtTrn(transmission).name.removeprefix("mjTRN_").lower()
+        return f"acts on a {kind}; flexor's act on hinge and slide joints"
+    if int(m.jnt_type[m.actuator_trnid[a, 0]]) < int(mujoco.mjtJoint.mjJNT_SLIDE):
+        return "acts on a ball or free joint; flexor's act on hinge and slide joints"
+    if int(m.actuator_dyntype[a]) != int(mujoco.mjtDyn.mjDYN_NONE) or m.actuator_actnum[a]:
+        kind = mujoco.mjtDyn(int(m.actuator_dyntype[a])).name.removeprefix("mjDYN_").lower()
+        return f"has internal dynamics ({kind})"
+    if m.actuator_ctrlnum[a] != 1 or m.actuator_outnum[a] != 1:
+        return "has several inputs or outputs"
+    affine = gain == int(mujoco.mjtGain.mjGAIN_AFFINE) and not np.any(m.actuator_gainprm[a, 1:3])
+    if gain != int(mujoco.mjtGain.mjGAIN_FIXED) and not affine:
+        return "has a gain that depends on the configuration"
+    if bias not in (int(mujoco.mjtBias.mjBIAS_NONE), int(mujoco.mjtBias.mjBIAS_AFFINE)):
+        return "has a bias that is not affine"
+    if m.actuator_damping[a] or np.any(m.actuator_dampingpoly[a]) or m.actuator_armature[a]:
+        return "has damping or armature of its own; write them at the joint"
+    if m.actuator_delay[a] or m.actuator_history[a, 0]:
+        return "has a delay or a history"
+    return None

@@ -1,0 +1,64 @@
+"""`save`: a model as an MJCF or URDF file that loads as the same model, number for number."""
+
+import os
+import tempfile
+import warnings
+from pathlib import Path
+
+from flexor.model.description import DescriptionError, ModelWarning
+from flexor.model.extension import lost_keys, structure_keys
+from flexor.model.load import load
+from flexor.model.model import Model
+from flexor.model.save_mjcf import mjcf_text
+from flexor.model.save_urdf import urdf_text
+
+WRITERS = {".xml": mjcf_text, ".urdf": urdf_text}
+
+
+def save(model: Model, path: str | os.PathLike) -> None:
+    """Writes the model as MJCF (.xml) or URDF (.urdf), by the ending of the path.
+
+    The text is read back before it is written to disk; what the format lost goes into the extension (see
+    `flexor.model.extension`), so that `load(path)` gives the same topology and exactly the same numbers. What the format cannot
+    hold raises by name. The file appears whole or not at all.
+    """
+    path = Path(path)
+    if path.suffix not in WRITERS:
+        raise ValueError(f"save writes .xml (MJCF) or .urdf files, not '{path.name}'.")
+    write = WRITERS[path.suffix]
+    keys = structure_keys(model)
+    again = _read_back(write(model, keys), model, path)
+    text = write(model, {**keys, **lost_keys(model, again)})
+    _write_atomically(path, text)
+
+
+def _read_back(text: str, model: Model, path: Path) -> Model:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ModelWarning)  # they were given when the model was loaded
+            again = load(text, dtype=model.dtype)
+    except DescriptionError as error:
+        raise DescriptionError(f"'{model.topology.name}' cannot be saved as {path.name}: {error}") from error
+    if again.topology != model.topology:
+        fields = ("name", "bodies", "parents", "joints", "geoms", "pairs", "actuators", "keyframes")
+        field = next(f for f in fields if getattr(again.topology, f) != getattr(model.topology, f))
+        raise DescriptionError(f"'{model.topology.name}' cannot be saved as {path.name}: it would change its {field}.")
+    return again
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,120 @@
+"""A model as MJCF text. Geoms have no collision bits; the pairs are listed one by one."""
+
+import xml.etree.ElementTree as ET
+from collections.abc import Mapping
+
+import jax
+import numpy as np
+
+from flexor.model.extension import PREFIX, number_text
+from flexor.model.model import Model
+
+
+def mjcf_text(model: Model, keys: Mapping[str, np.ndarray]) -> str:
+    """MJCF text of the model, with `keys` as the flexor extension."""
+    m = jax.tree.map(lambda x: np.asarray(x, float), model)
+    t = model.topology
+    root = ET.Element("mujoco", model=t.name)
+    compiler = {"angle": "radian", "inertiafromgeom": "false", "autolimits": "false", "balanceinertia": "false"}
+    ET.SubElement(root, "compiler", compiler)
+    ET.SubElement(root, "option", gravity=number_text(m.gravity))
+    _meshes(root, m)
+    elements = [ET.SubElement(root, "worldbody")]
+    _geoms(elements[0], m, 0)
+    for b in range(1, len(t.bodies)):
+        pose = {"pos": number_text(m.bodies.pos[b]), "quat": number_text(m.bodies.quat[b])}
+        elements.append(ET.SubElement(elements[t.parents[b]], "body", name=t.bodies[b], **pose))
+        _inertial(elements[b], m, b)
+        _joints(elements[b], m, b)
+        _geoms(elements[b], m, b)
+    _pairs(root, m)
+    _actuators(root, m)
+    if t.keyframes:
+        group = ET.SubElement(root, "keyframe")
+        for name, q in zip(t.keyframes, m.keyframes, strict=True):
+            ET.SubElement(group, "key", name=name, qpos=number_text(q))
+    if keys:
+        group = ET.SubElement(root, "custom")
+        for key, value in keys.items():
+            ET.SubElement(group, "numeric", name=PREFIX + key, data=number_text(value))
+    ET.indent(root)
+    return ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _meshes(root: ET.Element, m: Model) -> None:
+    meshes = [g for g in m.topology.geoms if g.shape == "mesh"]
+    if meshes:
+        assets = ET.SubElement(root, "asset")
+        for g in meshes:
+            ET.SubElement(assets, "mesh", name=g.name, vertex=number_text(m.geoms.vertices[g.start : g.stop]))
+
+
+def _inertial(body: ET.Element, m: Model, b: int) -> None:
+    if m.bodies.mass[b] or np.any(m.bodies.inertia[b]):
+        mass = {"mass": number_text(m.bodies.mass[b]), "fullinertia": number_text(m.bodies.inertia[b])}
+        ET.SubElement(body, "inertial", pos=number_text(m.bodies.com[b]), **mass)
+
+
+def _limit(limited: str, name: str, bounds: np.ndarray) -> dict[str, str]:
+    """The two attributes of a bound; no bound where an end is infinite."""
+    finite = bool(np.isfinite(bounds).all())
+    return {limited: "true" if finite else "false", **({name: number_text(bounds)} if finite else {})}
+
+
+def _joints(body: ET.Element, m: Model, b: int) -> None:
+    t, table = m.topology, m.joints
+    for j, joint in enumerate(t.joints):
+        if joint.body != b:
+            continue
+        names = ("stiffness", "damping", "armature", "frictionloss")
+        attributes = {k: number_text(getattr(table, k)[j]) for k in names if getattr(table, k)[j]}
+        if joint.kind in ("hinge", "slide"):
+            q = t.q_start[j]
+            attributes.update(ref=number_text(m.reference[q]), springref=number_text(m.rest[q]))
+            attributes.update(_limit("actuatorfrclimited", "actuatorfrcrange", table.force_range[j]))
+            attributes["limited"] = "true" if joint.limited else "false"
+            if joint.limited:
+                attributes["range"] = number_text(np.clip(table.range[j], -1e9, 1e9))
+        if joint.kind != "free":
+            attributes["pos"] = number_text(table.pos[j])
+            attributes["axis"] = number_text(table.axis[j])
+        ET.SubElement(body, "joint", name=joint.name, type=joint.kind, **attributes)
+
+
+def _geoms(body: ET.Element, m: Model, b: int) -> None:
+    for g, geom in enumerate(m.topology.geoms):
+        if geom.body != b:
+            continue
+        size = m.geoms.size[g]
+        if geom.shape == "plane":
+            size = np.where([False, False, True], np.maximum(size, 0.1), size)  # MuJoCo wants a positive grid spacing
+        what = {"mesh": geom.name} if geom.shape == "mesh" else {"size": number_text(size)}
+        pose = {"pos": number_text(m.geoms.pos[g]), "quat": number_text(m.geoms.quat[g])}
+        bits = {"contype": "0", "conaffinity": "0"}
+        ET.SubElement(body, "geom", name=geom.name, type=geom.shape, **what, **pose, **bits)
+
+
+def _pairs(root: ET.Element, m: Model) -> None:
+    if not m.topology.pairs:
+        return
+    group = ET.SubElement(root, "contact")
+    for p, pair in enumerate(m.topology.pairs):
+        a, b = (m.topology.geoms[i].name for i in (pair.a, pair.b))
+        mu = m.pairs.friction[p]
+        friction = number_text([mu, mu, 0.005, 0.0001, 0.0001])
+        ET.SubElement(group, "pair", geom1=a, geom2=b, condim="3" if pair.frictional else "1", friction=friction)
+
+
+def _actuators(root: ET.Element, m: Model) -> None:
+    t, table = m.topology, m.actuators
+    if not t.actuators:
+        return
+    group = ET.SubElement(root, "actuator")
+    for a, actuator in enumerate(t.actuators):
+        law = {"gaintype": "fixed", "gainprm": number_text(table.gain[a]), "biastype": "affine"}
+        bounds = {
+            **_limit("ctrllimited", "ctrlrange", table.ctrl_range[a]),
+            **_limit("forcelimited", "forcerange", table.force_range[a]),
+        }
+        law.update(biasprm=number_text(table.bias[a]), gear=number_text(table.gear[a]), **bounds)
+        ET.SubElement(group, "general", name=actuator.name, joint=t.joints[actuator.joint].name, **law)

@@ -1,0 +1,326 @@
+"""Reads URDF, as it is found in the wild, into a `Description`.
+
+The root link is a body welded to the world, unless it is called "world": then it is the world. Body frames are the link
+frames. Every joint that moves gets a motor of its name whose input, a force or torque, is bounded by the joint's effort.
+Velocity limits, safety controllers, transmissions, sensors and visuals are not read. A mimic joint is opened as a joint of its
+own, with a warning. Without `self_collision`, collision shapes meet the ground and nothing else, since URDF has no way to say
+which links may touch; with it, links that are not neighbours do.
+"""
+
+import os
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from flexor.model.description import (
+    WORLD,
+    ActuatorSpec,
+    BodySpec,
+    Description,
+    GeomSpec,
+    JointSpec,
+    static_bodies,
+    unique,
+)
+from flexor.model.extension import read_urdf_extension
+from flexor.model.frames import matrix_six, quat_matrix, rpy_quat, six_matrix
+from flexor.model.inertia_checks import warn_doubtful_inertia
+from flexor.model.meshes import find_mesh, read_vertices
+
+KINDS = {"revolute": "hinge", "continuous": "hinge", "prismatic": "slide", "floating": "free", "fixed": None}
+
+
+def read_urdf(
+    text: str,
+    *,
+    source: str,
+    folder: Path | None = None,
+    ignore: frozenset[str] = frozenset(),
+    package_dirs: Sequence[str | os.PathLike] = (),
+    mesh_vertices: int = 64,
+    self_collision: bool = False,
+) -> Description:
+    """The description of a URDF text; `source` names it in errors, `folder` is where its relative meshes are."""
+    d = Description("", source, ignore=ignore, mesh_vertices=mesh_vertices, allow_massless=True)
+    robot = _parse(text, d)
+    d.name = robot.get("name") or d.fail("the <robot> has no name")
+    links, joints = _tables(robot, d)
+    order = _depth_first(links, joints, d)
+    d.bodies = [BodySpec(WORLD, "")] + [_body(links[n], joints.get(n), d) for n in order if n != WORLD]
+    _add_joints(d, [joints[n] for n in order if n in joints])
+    extension = robot.find("flexor")
+    if extension is not None:
+        read_urdf_extension(extension, d)
+    else:
+        meshes = partial(find_mesh, base=folder, package_dirs=package_dirs)
+        d.geoms = [g for n in order for g in _geoms(links[n], d, meshes, self_collision)]
+        _unique_geoms(d)
+        _exclude_neighbours_of_base(d)
+    warn_doubtful_inertia(d)
+    return d
+
+
+def is_urdf(text: str) -> bool:
+    """Whether an XML text is a URDF: its first element is <robot>."""
+    rest = text
+    while True:
+        rest = rest[rest.find("<") :]
+        if rest.startswith("<!--"):
+            rest = rest[rest.find("-->") + 3 :]
+        elif rest.startswith(("<?", "<!")):
+            rest = rest[rest.find(">") + 1 :]
+        else:
+            return rest.startswith("<robot")
+
+
+def _parse(text: str, d: Description) -> ET.Element:
+    try:
+        robot = ET.fromstring(text.lstrip().encode())
+    except ET.ParseError as error:
+        d.fail(f"the XML is broken: {error}")
+    if robot.tag != "robot":
+        d.fail(f"a URDF starts with <robot>, this with <{robot.tag}>")
+    if any(e.tag.startswith("{http://www.ros.org/wiki/xacro}") or e.tag.startswith("xacro:") for e in robot.iter()):
+        d.fail("this is a xacro file; expand it to a URDF first (`xacro file.xacro > file.urdf`)")
+    return robot
+
+
+def _tables(robot: ET.Element, d: Description) -> tuple[dict[str, ET.Element], dict[str, ET.Element]]:
+    """Links by name, and the joint above each link by the link's name; raises for what is missing or doubled."""
+    links, joints, joint_names = {}, {}, set()
+    for link in robot.findall("link"):
+        name = link.get("name") or d.fail("a <link> has no name")
+        if name in links:
+            d.fail(f"two links are named '{name}'")
+        links[name] = link
+    for joint in robot.findall("joint"):
+        name = joint.get("name") or d.fail("a <joint> has no name")
+        if name in joint_names:
+            d.fail(f"two joints are named '{name}'")
+        joint_names.add(name)
+        if joint.get("type") not in KINDS:
+            known = "fixed, revolute, continuous, prismatic and floating"
+            d.fail(f"joint '{name}' is of type '{joint.get('type')}'; flexor opens {known}")
+        for end in ("parent", "child"):
+            element = joint.find(end)
+            link = None if element is None else element.get("link")
+            if link not in links:
+                d.fail(f"the {end} of joint '{name}' is link '{link}', which does not exist")
+        child = joint.find("child").get("link")
+        if child in joints:
+            d.fail(f"link '{child}' is the child of two joints, '{joints[child].get('name')}' and '{name}'")
+        joints[child] = joint
+    return links, joints
+
+
+def _depth_first(links: dict[str, ET.Element], joints: dict[str, ET.Element], d: Description) -> list[str]:
+    """Names of the links, each after its parent, in the order in which the joints stand in the file."""
+    roots = [n for n in links if n not in joints]
+    if not links:
+        d.fail("there is no <link>")
+    if len(roots) > 1:
+        d.fail(f"there are several root links, {', '.join(map(repr, roots))}; connect them by joints")
+    if not roots:
+        d.fail(f"the joints form a cycle, so that no link is the root; one link on it is '{next(iter(links))}'")
+    children = {n: [] for n in links}
+    for child, joint in joints.items():
+        children[joint.find("parent").get("link")].append(child)
+    order, stack = [], [roots[0]]
+    while stack:
+        order.append(stack.pop())
+        stack.extend(reversed(children[order[-1]]))
+    if len(order) < len(links):
+        lost = next(n for n in links if n not in order)
+        d.fail(f"the joints form a cycle: link '{lost}' is not connected to the root '{roots[0]}'")
+    if WORLD in links and roots[0] != WORLD:
+        d.fail("a link that is not the root is named 'world'; rename it")
+    return order
+
+
+def _numbers(element: ET.Element | None, key: str, default: Sequence[float], d: Description, where: str) -> np.ndarray:
+    """The numbers in an attribute, as many as in `default`; raises naming `where` if they are not."""
+    text = None if element is None else element.get(key)
+    if text is None:
+        return np.array(default, float)
+    try:
+        numbers = np.array([float(x) for x in text.split()])
+    except ValueError:
+        numbers = np.array([np.nan])
+    if len(numbers) != len(default) or not np.isfinite(numbers).all():
+        d.fail(f"{where}: attribute {key}='{text}' should be {len(default)} finite number{'s' * (len(default) > 1)}")
+    return numbers
+
+
+def _origin(element: ET.Element | None, d: Description, where: str) -> tuple[np.ndarray, np.ndarray]:
+    origin = None if element is None else element.find("origin")
+    zero = (0.0, 0.0, 0.0)
+    return _numbers(origin, "xyz", zero, d, where), rpy_quat(_numbers(origin, "rpy", zero, d, where))
+
+
+def _body(link: ET.Element, joint: ET.Element | None, d: Description) -> BodySpec:
+    name = link.get("name")
+    where = f"link '{name}'"
+    parent = WORLD if joint is None else joint.find("parent").get("link")
+    pos, quat = _origin(joint, d, where if joint is None else f"joint '{joint.get('name')}'")
+    body = BodySpec(name, parent, pos, quat)
+    inertial = link.find("inertial")
+    if inertial is None:
+        return body
+    if inertial.find("mass") is None:
+        d.fail(f"{where} has an <inertial> without a <mass>")
+    body.mass = float(_numbers(inertial.find("mass"), "value", (0.0,), d, where)[0])
+    body.com, rotation = _origin(inertial, d, where)
+    entries = [_numbers(inertial.find("inertia"), k, (0.0,), d, where)[0] for k in ("ixx", "iyy", "izz", "ixy", "ixz", "iyz")]
+    R = quat_matrix(rotation)
+    turned = inertial.find("origin") is not None and np.any(rotation[1:])
+    body.inertia = matrix_six(R @ six_matrix(entries) @ R.T) if turned else np.array(entries)
+    return body
+
+
+def _add_joints(d: Description, elements: list[ET.Element]) -> None:
+    """The moving joints, and a motor for each but floating ones."""
+    mimics = [f"'{e.get('name')}'" for e in elements if e.find("mimic") is not None and KINDS[e.get("type")] is not None]
+    if mimics:
+        d.warn(f"joints that mimic another are opened as joints of their own: {', '.join(mimics)}")
+    for joint in elements:
+        kind, name = KINDS[joint.get("type")], joint.get("name")
+        if kind is None:
+            continue
+        body = joint.find("child").get("link")
+        where = f"joint '{name}'"
+        if kind == "free":
+            _add_floating_joint(d, name, body)
+            continue
+        axis = _numbers(joint.find("axis"), "xyz", (1.0, 0.0, 0.0), d, where)
+        if not np.linalg.norm(axis) > 0:
+            d.fail(f"the axis of {where} is zero")
+        dynamics, limit = joint.find("dynamics"), joint.find("limit")
+        d.joints.append(
+            JointSpec(
+                name,
+                kind,
+                body,
+                reference=np.zeros(1),
+                rest=np.zeros(1),
+                axis=axis / np.linalg.norm(axis),
+                damping=_positive(dynamics, "damping", d, where),
+                frictionloss=_positive(dynamics, "friction", d, where),
+                range=_range(joint, d),
+            )
+        )
+        effort = _positive(limit, "effort", d, where)
+        d.actuators.append(ActuatorSpec(name, name, **({"ctrl_range": (-effort, effort)} if effort > 0 else {})))
+
+
+def _positive(element: ET.Element | None, key: str, d: Description, where: str) -> float:
+    value = float(_numbers(element, key, (0.0,), d, where)[0])
+    if value < 0:
+        d.fail(f"{where} has a negative {key}, {value}")
+    return value
+
+
+def _range(joint: ET.Element, d: Description) -> tuple[float, float] | None:
+    """Limits of a revolute or prismatic joint in rad or m; None where the file gives none, or lower = upper = 0, or nonsense."""
+    limit, name = joint.find("limit"), joint.get("name")
+    if joint.get("type") == "continuous":
+        return None
+    if limit is None:
+        d.warn(f"joint '{name}' has no <limit>; it is opened without limits")
+        return None
+    lower, upper = (float(_numbers(limit, k, (0.0,), d, f"joint '{name}'")[0]) for k in ("lower", "upper"))
+    if lower < upper:
+        return lower, upper
+    if lower > upper:
+        d.warn(f"joint '{name}' has a lower limit {lower} above its upper limit {upper}; it is opened without limits")
+    elif lower != 0:
+        d.warn(f"joint '{name}' has lower limit = upper limit = {lower}; it is opened without limits")
+    return None
+
+
+def _add_floating_joint(d: Description, name: str, body: str) -> None:
+    spec = next(b for b in d.bodies if b.name == body)
+    if spec.parent not in static_bodies(d):
+        d.fail(f"joint '{name}' is floating on link '{spec.parent}', which moves itself; flexor floats only on the world")
+    if spec.parent != WORLD:
+        d.fail(f"joint '{name}' is floating on link '{spec.parent}'; its parent must be the root link, named 'world'")
+    pose = np.concatenate([spec.pos, spec.quat])
+    d.joints.append(JointSpec(name, "free", body, pose, pose))
+
+
+def _geoms(link: ET.Element, d: Description, find, self_collision: bool) -> list[GeomSpec]:
+    """Collision shapes of a link, at the poses that the file gives."""
+    body = link.get("name")
+    found = []
+    for i, collision in enumerate(link.findall("collision")):
+        name = collision.get("name") or f"{body}_geom{i}"
+        geometry = collision.find("geometry")
+        shape = next((e for e in geometry if e.tag in _SHAPES), None) if geometry is not None else None
+        if shape is None:
+            d.fail(f"collision shape '{name}' of link '{body}' is none of {', '.join(_SHAPES)}")
+        pos, quat = _origin(collision, d, f"link '{body}'")
+        spec = GeomSpec(name, shape.tag, body, pos, quat, conaffinity=int(self_collision))
+        if shape.tag == "mesh":
+            spec.vertices = _mesh(shape, d, find, body)
+        else:
+            spec.size = _size(shape, d, f"collision shape '{name}' of link '{body}'")
+        found.append(spec)
+    return found
+
+
+_SHAPES = ("sphere", "box", "cylinder", "capsule", "mesh")
+
+
+def _size(shape: ET.Element, d: Description, where: str) -> np.ndarray:
+    """MuJoCo's size numbers: half edges of a box, radius and half length of a cylinder or capsule, radius of a sphere."""
+    if shape.tag == "box":
+        size = _numbers(shape, "size", (0.0, 0.0, 0.0), d, where) / 2
+        used = size
+    else:
+        length = _numbers(shape, "length", (0.0,), d, where)[0] / 2
+        size = np.array([_numbers(shape, "radius", (0.0,), d, where)[0], length if shape.tag != "sphere" else 0.0, 0.0])
+        used = size[:1] if shape.tag == "sphere" else size[:2]
+    if not (used > 0).all():
+        d.fail(f"{where} has a size that is not positive")
+    return size
+
+
+def _mesh(shape: ET.Element, d: Description, find, link: str):
+    """A function that reads the vertices of a mesh when they are needed; raises now if its file is not there."""
+    uri = shape.get("filename") or d.fail(f"a <mesh> of link '{link}' has no filename")
+    scale = _numbers(shape, "scale", (1.0, 1.0, 1.0), d, f"link '{link}'")
+    path, places = find(uri)
+    if path is None:
+        shown = ", ".join(places[:6]) + (", …" if len(places) > 6 else "")
+        d.fail(
+            f"the mesh '{uri}' of link '{link}' was not found; looked at {shown}. "
+            "Pass package_dirs=[…] or set ROS_PACKAGE_PATH to the folder that contains the package"
+        )
+    return partial(_read_mesh, path, scale, d, link)
+
+
+def _read_mesh(path: Path, scale: np.ndarray, d: Description, link: str) -> np.ndarray | NoReturn:
+    try:
+        return read_vertices(path, scale)
+    except Exception as error:  # mesh readers raise anything
+        return d.fail(f"the mesh '{path}' of link '{link}' cannot be read: {error}")
+
+
+def _unique_geoms(d: Description) -> None:
+    taken = set()
+    for g in d.geoms:
+        g.name = unique(g.name, taken)
+        taken.add(g.name)
+
+
+def _exclude_neighbours_of_base(d: Description) -> None:
+    """Excludes pairs of a static link and the moving links attached to it: MuJoCo's parent filter spares static bodies."""
+    static, moving, weld = static_bodies(d), {j.body for j in d.joints}, {}
+    for b in d.bodies:
+        weld[b.name] = b.name if b.name in moving or b.name in static else weld[b.parent]
+    first = {b.name for b in d.bodies[1:] if b.name in moving and b.parent in static}
+    near = [b.name for b in d.bodies if weld[b.name] in first]
+    d.exclusions = [(s, n) for s in static - {WORLD} for n in near]

@@ -1,0 +1,19 @@
+"""Solvers behind one interface, and the `Simulator` that runs them."""
+
+from flexor.solvers.integrators import RK4, ImplicitDamping, SemiImplicitEuler
+from flexor.solvers.rigid import RigidSolver
+from flexor.solvers.simulator import Simulator, taps
+from flexor.solvers.solver import AbstractSolver
+from flexor.solvers.trajectory import Status, Trajectory
+
+__all__ = [
+    "RK4",
+    "AbstractSolver",
+    "ImplicitDamping",
+    "RigidSolver",
+    "SemiImplicitEuler",
+    "Simulator",
+    "Status",
+    "Trajectory",
+    "taps",
+]

@@ -1,0 +1,113 @@
+"""`RigidSolver`: articulated rigid bodies with penalty or NCP contact."""
+
+import equinox as eqx
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flexor.contact import NCP, Penalty, detect
+from flexor.contact.ncp import Impulses, factor_inertia, solve_inertia
+from flexor.dynamics import (
+    Kinematics,
+    aba,
+    actuator_force,
+    bias_force,
+    crba,
+    forward_kinematics,
+    gravity_force,
+    integrate,
+    passive_force,
+)
+from flexor.dynamics.rnea import node_wrenches
+from flexor.model.model import Control, Model, State
+from flexor.solvers.integrators import AbstractIntegrator, SemiImplicitEuler
+from flexor.solvers.solver import AbstractSolver, named
+from flexor.taps import listening, tap
+
+
+class RigidSolver(AbstractSolver):
+    """Rigid-body dynamics. `contact` is `NCP()` (default), `Penalty()`, or None for no contact, no limits, no dry friction."""
+
+    contact: NCP | Penalty | None = NCP()
+    integrator: AbstractIntegrator = SemiImplicitEuler()
+
+    def check(self, model: Model) -> None:
+        if self.contact is not None and self.contact.impulsive and not self.integrator.impulses:
+            raise ValueError(
+                f"{named(self.contact)} works with impulses over a step, which {named(self.integrator)} has no place for: "
+                "use contact=Penalty() with it, or integrator=SemiImplicitEuler()."
+            )
+
+    def init(self, model: Model, state: State) -> State:
+        self.check(model)
+        if not isinstance(self.contact, NCP):
+            return eqx.tree_at(lambda s: s.memory, state, None, is_leaf=lambda x: x is None)
+        contacts = eqx.filter_eval_shape(lambda m: detect(m, forward_kinematics(m, m.reference)), model)
+        memory = self.contact.init(model, contacts)
+        return eqx.tree_at(lambda s: s.memory, state, memory, is_leaf=lambda x: x is None)
+
+    def step(self, model: Model, state: State, control: Control, dt: Float[Array, ""]) -> State:
+        q, qd = tap("joint.q", state.q), tap("joint.qd", state.qd)
+        memory = state.memory
+        if isinstance(self.contact, NCP) and _constrained(model):
+            q, qd, memory = self._impulsive(self.contact, model, q, qd, control, dt, memory)
+        else:
+
+            def acceleration(q: Array, qd: Array, extra_inertia: Array | None) -> Array:
+                return self.acceleration(model, q, qd, control, extra_inertia)
+
+            q, qd = self.integrator.advance(model, acceleration, q, qd, dt)
+        return State(q, qd, state.time + dt, memory)
+
+    def acceleration(
+        self, model: Model, q: Array, qd: Array, control: Control, extra_inertia: Array | None = None
+    ) -> Float[Array, " nv"]:
+        """Continuous-time accelerations under actuators, passive forces and, with `Penalty`, contact; by ABA."""
+        kin = forward_kinematics(model, q)
+        force, wrench = self._forces(model, kin, q, qd, control)
+        if listening():
+            bias = bias_force(model, kin, qd)
+            force = force + bias - _tapped_bias(model, kin, bias)
+        return tap("joint.acceleration", aba(model, kin, qd, force, wrench, extra_inertia))
+
+    def _forces(
+        self, model: Model, kin: Kinematics, q: Array, qd: Array, control: Control
+    ) -> tuple[Float[Array, " nv"], Float[Array, "nbody 6"]]:
+        """Generalised forces of everything but inertia and gravity, and the wrenches on the bodies."""
+        applied = tap("joint.applied_force", actuator_force(model, q, qd, control.u) + control.tau)
+        force = applied + tap("joint.passive_force", passive_force(model, q, qd))
+        if isinstance(self.contact, Penalty):
+            force = force + self.contact.limit_force(model, q, qd) + self.contact.friction_force(model, qd)
+            force = force + self.contact.contact_force(model, kin, detect(model, kin), qd)
+        return force, tap("link.external_force", control.wrench)
+
+    def _impulsive(
+        self, contact: NCP, model: Model, q: Array, qd: Array, control: Control, dt: Array, memory: Impulses
+    ) -> tuple[Float[Array, " nq"], Float[Array, " nv"], Impulses]:
+        """One step with impulses: free velocity, then the NCP, then the displacement."""
+        kin = forward_kinematics(model, q)
+        force, wrench = self._forces(model, kin, q, qd, control)
+        bias = _tapped_bias(model, kin, bias_force(model, kin, qd))
+        dofs = model.topology.dofs
+        pushes = jnp.where(dofs.moves.T[..., None], node_wrenches(model, kin, wrench), 0.0).sum(1)
+        force = force - bias + jnp.sum(kin.S * pushes, axis=-1)
+        M = crba(model, kin)
+        extra = self.integrator.extra_inertia(model, dt)
+        chol = factor_inertia(M if extra is None else M + jnp.diag(extra))
+        free = qd + dt * tap("joint.acceleration", solve_inertia(chol, force))
+        u, displacement, memory = contact.resolve(model, kin, detect(model, kin), q, qd, free, chol, dt, memory)
+        return integrate(model, q, displacement), u, memory
+
+
+def _tapped_bias(model: Model, kin: Kinematics, bias: Float[Array, " nv"]) -> Float[Array, " nv"]:
+    """The bias force after its listeners; its gravity part is computed only for them."""
+    if not listening():
+        return bias
+    gravity = gravity_force(model, kin)
+    return tap("joint.bias_force", bias + tap("joint.gravity_force", gravity) - gravity)
+
+
+def _constrained(model: Model) -> bool:
+    """Whether anything can touch, hit a limit, or stick."""
+    t = model.topology
+    return bool(t.pairs) or bool(np.any([j.limited or j.dry_friction for j in t.joints]))

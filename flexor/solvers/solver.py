@@ -1,0 +1,29 @@
+"""The interface of all physics: `step(model, state, control, dt) -> state`."""
+
+import abc
+from typing import Any
+
+import equinox as eqx
+from jaxtyping import Array, Float
+
+from flexor.model.model import Control, Model, State
+
+
+class AbstractSolver(eqx.Module):
+    """Anything that advances a robot by one step. Pure; what it must remember between steps lives in `State.memory`."""
+
+    @abc.abstractmethod
+    def init(self, model: Model, state: State) -> State:
+        """The state with the memory with which this solver starts."""
+
+    @abc.abstractmethod
+    def step(self, model: Model, state: State, control: Control, dt: Float[Array, ""]) -> State:
+        """The state a time dt later."""
+
+    def check(self, model: Model) -> None:
+        """Raises, with a sentence, when this solver cannot simulate the model."""
+
+
+def named(solver: Any) -> str:
+    """Name of a solver or of one of its parts, for messages."""
+    return type(solver).__name__
