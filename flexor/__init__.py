@@ -1,0 +1,62 @@
+"""flexor: robot dynamics that can be differentiated, trusted and looked into.
+
+    import flexor as fx
+
+    model = fx.load("double_pendulum")
+    sim = fx.Simulator(model, dt=0.005)
+    trajectory = sim.rollout(sim.reset([1.0, 0.5]), steps=400)
+"""
+
+from flexor import contact, dynamics, spatial
+from flexor.contact import NCP, Andersson, BrownMcPhee, Contacts, Hollars, Penalty, SmoothedCoulomb
+from flexor.model.description import DescriptionError, ModelWarning
+from flexor.model.model import Control, Model, State
+from flexor.model.parameters import parameters, replace
+from flexor.model.save import save
+from flexor.robots import load
+from flexor.solvers import (
+    RK4,
+    AbstractSolver,
+    ImplicitDamping,
+    MujocoSolver,
+    RigidSolver,
+    SemiImplicitEuler,
+    Simulator,
+    Status,
+    Trajectory,
+    taps,
+)
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "NCP",
+    "RK4",
+    "AbstractSolver",
+    "Andersson",
+    "BrownMcPhee",
+    "Contacts",
+    "Control",
+    "DescriptionError",
+    "Hollars",
+    "ImplicitDamping",
+    "Model",
+    "ModelWarning",
+    "MujocoSolver",
+    "Penalty",
+    "RigidSolver",
+    "SemiImplicitEuler",
+    "Simulator",
+    "SmoothedCoulomb",
+    "State",
+    "Status",
+    "Trajectory",
+    "contact",
+    "dynamics",
+    "load",
+    "parameters",
+    "replace",
+    "save",
+    "spatial",
+    "taps",
+]

@@ -37,7 +37,7 @@ TAPS: dict[str, Tap] = {
     "contact.friction_force": Tap("ncon 2", "N", "force on b along the two tangents"),
     "joint.limit_force": Tap("nv", "N m, N", "force of the joint limits"),
     "joint.friction_force": Tap("nv", "N m, N", "dry friction in the joints"),
-    "joint.acceleration": Tap("nv", "rad/s2, m/s2", "acceleration that the integrator applies"),
+    "joint.acceleration": Tap("nv", "rad/s2, m/s2", "acceleration before integration and before contact impulses"),
 }
 
 Handler = Callable[[str, Array], Array]

@@ -57,4 +57,5 @@ def contact_jacobian(model: Model, kin: Kinematics, contacts: Contacts) -> Float
     arm = point[:, None] - kin.origin[dofs.node]
     columns = kin.S[:, 3:] + cross(jnp.broadcast_to(kin.S[:, :3], arm.shape), arm)
     frame = jnp.stack([contacts.normal, *tangents(contacts.normal)], axis=1)
-    return jnp.einsum("ckx,cdx->ckd", frame, jnp.where(sense == 0, 0.0, sense * columns))
+    columns = jnp.where(sense == 0, 0.0, sense * columns)
+    return jnp.sum(frame[:, :, None] * columns[:, None], axis=-1)

@@ -11,7 +11,7 @@ from flexor.contact.shapes import NARROW_PHASE, Placed, Touch
 from flexor.dynamics import Kinematics, body_poses
 from flexor.model.model import Model
 from flexor.model.topology import Topology
-from flexor.spatial import quat_to_matrix, rotate
+from flexor.spatial import matmul, quat_to_matrix, rotate
 
 
 @lru_cache(maxsize=256)
@@ -30,7 +30,7 @@ def detect(model: Model, kin: Kinematics) -> Contacts:
     pos, rot = body_poses(model, kin)
     owner = np.array([g.body for g in t.geoms], dtype=int)
     geom_pos = pos[owner] + rotate(rot[owner], model.geoms.pos)
-    geom_rot = rot[owner] @ quat_to_matrix(model.geoms.quat)
+    geom_rot = matmul(rot[owner], quat_to_matrix(model.geoms.quat))
     found: list[Touch] = []
     index: list[int] = []
     for shapes, rows in _groups(t):

@@ -1,4 +1,8 @@
-"""The sweeps of the NCP, and the derivative of the solution that they approach.
+"""The solution of the NCP by sweeps and Newton steps, and its derivative.
+
+Projected Gauss-Seidel finds who touches, sticks and slides, but its error shrinks slowly where contacts are redundant (a box
+on four corners). Each iteration is therefore a few sweeps followed by one Newton step in the modes that they found, and the
+best point is kept; a handful of iterations then reaches rounding.
 
 At the solution every contact is open, sticking or sliding, and every joint row free or at a bound. Within its mode it obeys
 three smooth equations R(u, x) = 0, so with u = u0 + Y x the tangents obey the linear system
@@ -20,7 +24,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
-from flexor.spatial import cross, dot
+from flexor.spatial import cross, dot, matmul, matvec
 
 
 class Problem(NamedTuple):
@@ -85,19 +89,27 @@ def solve_implicitly(
     floor = jnp.maximum(tolerance, 16 * jnp.finfo(p.free.dtype).eps * (1 + jnp.max(jnp.abs(p.free))))
 
     def unfinished(carry: tuple[Array, ...]) -> Array:
-        return (carry[3] < iterations) & (carry[2] > floor)
+        return (carry[5] < iterations) & (carry[4] > floor)
 
     def iterate(carry: tuple[Array, ...]) -> tuple[Array, ...]:
-        x, y, _, count = carry
-        x, y = _sweep(p, scales, x, y)
-        error = residual(p, scales, x, y)
+        x, y, *best, count = carry
+        # Newton steps are always taken, since the way to the right modes may lead uphill; a number of sweeps that
+        # varies from one iteration to the next keeps the two from going round in a circle.
+        x, y = lax.fori_loop(0, 1 + count % 7, lambda _, z: _sweep(p, scales, *z), (x, y))
+        best = _better(p, scales, x, y, best)
         dx, dy = _newton(p, scales, x, y)
-        better = residual(p, scales, x + dx, y + dy)
-        take = better < error
-        x, y = jnp.where(take, x + dx, x), jnp.where(take, y + dy, y)
-        return x, y, jnp.where(take, better, error), count + 1
+        x, y = x + dx, y + dy
+        return x, y, *_better(p, scales, x, y, best), count + 1
 
-    return lax.while_loop(unfinished, iterate, (x, y, residual(p, scales, x, y), jnp.zeros((), int)))
+    first = (x, y, residual(p, scales, x, y))
+    return lax.while_loop(unfinished, iterate, (x, y, *first, jnp.zeros((), int)))[2:]
+
+
+def _better(p: Problem, scales: "_Scales", x: Array, y: Array, best: Any) -> list[Array]:
+    """(x, y, its residual), or the best so far."""
+    new = (x, y, residual(p, scales, x, y))
+    take = new[2] < best[2]
+    return [jnp.where(take, a, b) for a, b in zip(new, best, strict=True)]
 
 
 class _Scales(NamedTuple):
@@ -110,16 +122,22 @@ class _Scales(NamedTuple):
 
 
 def _scales(p: Problem) -> _Scales:
-    A = jnp.einsum("nkv,nvl->nkl", p.J, p.Y) + p.cfm[:, None, None] * jnp.eye(3, dtype=p.J.dtype)
-    return _Scales(A, _inverse3(A), 1 / _largest(A[:, 1:, 1:]), dot(p.J_row, p.Y_row) + p.cfm_row)
+    A = matmul(p.J, p.Y) + p.cfm[:, None, None] * jnp.eye(3, dtype=p.J.dtype)
+    # a direction in which nothing moves has no compliance; any positive number serves there, since no impulse can act
+    tiny = jnp.finfo(A.dtype).tiny
+    normal = jnp.where(A[:, 0, 0] > tiny, A[:, 0, 0], 1.0)
+    A = A.at[:, 0, 0].set(normal)
+    slip = _largest(A[:, 1:, 1:])
+    a_row = dot(p.J_row, p.Y_row) + p.cfm_row
+    return _Scales(A, _inverse3(A), 1 / jnp.where(slip > tiny, slip, 1.0), jnp.where(a_row > tiny, a_row, 1.0))
 
 
 def _aims(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[Array, Array, Array]:
     """Impulses that each contact (normal, tangents) and each row would like, before projection, given the velocity now."""
     u = velocity(p, x, y)
-    lack = p.J @ u + p.cfm[:, None] * x
+    lack = matvec(p.J, u) + p.cfm[:, None] * x
     normal = x[:, 0] - (lack[:, 0] - p.wanted) / scales.A[:, 0, 0]
-    row = y - (p.J_row @ u + p.cfm_row * y - p.wanted_row) / scales.a_row
+    row = y - (matvec(p.J_row, u) + p.cfm_row * y - p.wanted_row) / scales.a_row
     return normal, x[:, 1:] - scales.rate[:, None] * lack[:, 1:], row
 
 
@@ -151,19 +169,19 @@ def _sweep(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[Array, Arra
 def _visit_contact(u: Array, item: tuple[Any, ...]) -> tuple[Array, Array]:
     """One contact given all others: the sticking impulse if the cone holds it, else normal, then tangents projected."""
     x, block, Y, A, A_inv = item
-    lack = block.J @ u + block.cfm * x - jnp.zeros_like(x).at[0].set(block.wanted)
-    stick = x - A_inv @ lack
+    lack = matvec(block.J, u) + block.cfm * x - jnp.zeros_like(x).at[0].set(block.wanted)
+    stick = x - matvec(A_inv, lack)
     holds = (stick[0] > 0) & (dot(stick[1:], stick[1:]) <= (block.friction * stick[0]) ** 2)
     xn = jnp.maximum(x[0] - lack[0] / A[0, 0], 0.0)
     slip = lack[1:] + A[1:, 0] * (xn - x[0])
     xt = _into_disc(x[1:] - block.rate * slip, block.friction * xn)
     new = jnp.where(holds, stick, jnp.concatenate([xn[None], xt]))
-    return u + Y @ (new - x), new
+    return u + matvec(Y, new - x), new
 
 
 def _visit_row(u: Array, item: tuple[Any, ...]) -> tuple[Array, Array]:
     y, row, Y, a = item
-    new = jnp.clip(y - (row.J @ u + row.cfm * y - row.wanted) / a, row.low, row.high)
+    new = jnp.clip(y - (dot(row.J, u) + row.cfm * y - row.wanted) / a, row.low, row.high)
     return u + Y * (new - y), new
 
 
@@ -175,7 +193,7 @@ def _into_disc(x: Array, radius: Array) -> Array:
 def _largest(A: Array) -> Array:
     """Largest eigenvalue of a symmetric 2 x 2 matrix."""
     mean, half = (A[..., 0, 0] + A[..., 1, 1]) / 2, (A[..., 0, 0] - A[..., 1, 1]) / 2
-    return mean + jnp.sqrt(half**2 + A[..., 0, 1] * A[..., 1, 0])
+    return mean + jnp.sqrt(half**2 + A[..., 0, 1] ** 2)
 
 
 def _inverse3(A: Array) -> Array:
@@ -194,7 +212,7 @@ def contact_residual(mode: tuple[Array, Array], u: Array, x: Array, block: _Bloc
     as "x_t opposes the slip" and stays regular where the slip vanishes.
     """
     closed, sliding = mode
-    v = block.J @ u + block.cfm * x
+    v = matvec(block.J, u) + block.cfm * x
     normal = jnp.where(closed, v[0] - block.wanted, x[0])
     aim = x[1:] - block.rate * v[1:]
     length = jnp.sqrt(dot(aim, aim) + jnp.finfo(v.dtype).tiny)
@@ -206,7 +224,7 @@ def contact_residual(mode: tuple[Array, Array], u: Array, x: Array, block: _Bloc
 def row_residual(mode: tuple[Array, Array], u: Array, y: Array, row: _Row) -> Array:
     """R of one joint row in a mode (at the lower bound, at the upper bound)."""
     at_low, at_high = mode
-    inside = row.J @ u + row.cfm * y - row.wanted
+    inside = dot(row.J, u) + row.cfm * y - row.wanted
     # the bound that is not met may be infinite: it must not enter, not even as a tangent
     bound = jnp.where(at_low, row.low, jnp.where(at_high, row.high, 0.0))
     return jnp.where(at_low | at_high, y - bound, inside)
@@ -275,9 +293,9 @@ def _data_tangent(law: Callable[..., Array], mode: Any, u: Array, x: Array, data
 
 def _eliminate(T: Array, item: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
     C, E, Y = item
-    TY, CT = T @ Y, C @ T
-    D_inv = _regular_inverse(C @ TY + E)
-    return T - TY @ D_inv @ CT, (D_inv, CT, TY)
+    TY, CT = matmul(T, Y), matmul(C, T)
+    D_inv = _regular_inverse(matmul(C, TY) + E)
+    return T - matmul(matmul(TY, D_inv), CT), (D_inv, CT, TY)
 
 
 def _regular_inverse(D: Array) -> Array:
@@ -290,12 +308,12 @@ def _regular_inverse(D: Array) -> Array:
 
 def _forward(s: Array, item: tuple[Array, ...]) -> tuple[Array, Array]:
     C, r, D_inv, _, TY = item
-    z = D_inv @ (C @ s + r)
-    return s - TY @ z, z
+    z = matvec(D_inv, matvec(C, s) + r)
+    return s - matvec(TY, z), z
 
 
 def _backward(a: Array, item: tuple[Array, ...]) -> tuple[Array, Array]:
     """dx_i = -z_i - D_i^-1 C_i T_i a, with a the velocity that the later contacts' impulses give."""
     z, Y, D_inv, CT, _ = item
-    dx = -z - D_inv @ (CT @ a)
-    return a + Y @ dx, dx
+    dx = -z - matvec(D_inv, matvec(CT, a))
+    return a + matvec(Y, dx), dx

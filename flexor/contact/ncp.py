@@ -9,6 +9,7 @@ contact (normal n, tangents t, E = cfm):
 
 Joint limits are the same without friction; dry joint friction is a row with -h loss <= x <= h loss. The sweep stores u and
 visits one contact at a time, so a sweep costs O(contacts x nv) (Jourdan, Alart & Jean 1998; Heiden et al. 2021).
+Overlap -d is removed at the share `baumgarte` in a step: then w is at least baumgarte (-d) / h.
 
 **The time of impact.** A contact at distance d > 0 whose free velocity carries it through the surface within the step touches
 at t = -d / (J_n u0). Its impulse acts for the rest of the step only: q moves by h u - sum_i t_i M^-1 J_i^T x_i, and the wanted
@@ -31,26 +32,28 @@ from flexor.contact.contacts import Contacts, contact_jacobian
 from flexor.contact.implicit import Problem, solve_implicitly
 from flexor.dynamics import Kinematics
 from flexor.model.model import Model
+from flexor.spatial import matvec
 from flexor.taps import tap
 
 
 class Impulses(eqx.Module):
     """What the NCP remembers and reports: impulses of contacts (normal, two tangents) and of joint rows, in N s and N m s;
-    `residual`, the velocity in m/s or rad/s by which the last sweep still changed things; and the number of sweeps."""
+    `residual`, the largest violation of the contact laws in m/s or rad/s; and the number of iterations it took."""
 
     contact: Float[Array, "ncon 3"]
     joint: Float[Array, " nrow"]
     residual: Float[Array, ""]
-    sweeps: Int[Array, ""]
+    iterations: Int[Array, ""]
 
 
 class NCP(eqx.Module):
-    """Impulse-level contact. Sweeps end after `iterations`, or when no velocity changes by more than `tolerance` (or by more
-    than rounding allows). `warm_start=False` starts every step from zero impulses."""
+    """Impulse-level contact. The solution ends after `iterations`, or when the laws hold to `tolerance` in m/s (or to rounding).
+    `warm_start=False` starts every step from zero impulses. Overlap is never pushed out faster than `push_out` in m/s."""
 
-    iterations: int = eqx.field(static=True, default=50)
+    iterations: int = eqx.field(static=True, default=30)
     tolerance: float = eqx.field(static=True, default=1e-10)
     warm_start: bool = eqx.field(static=True, default=True)
+    push_out: float = eqx.field(static=True, default=1.0)
     impulsive: ClassVar[bool] = True
 
     def init(self, model: Model, contacts: Contacts) -> Impulses:
@@ -79,25 +82,26 @@ class NCP(eqx.Module):
         normal = tap("contact.normal", contacts.normal)
         contacts = eqx.tree_at(lambda c: c.normal, contacts, normal)
         J = contact_jacobian(model, kin, contacts)
-        tap("contact.relative_velocity", J @ qd)
-        hit, wanted = impact(-depth, J[:, 0] @ qd, J[:, 0] @ free, dt, contacts.pairs.restitution, contacts.pairs.baumgarte)
+        tap("contact.relative_velocity", matvec(J, qd))
+        c, Jn = contacts.pairs, J[:, 0]
+        hit, wanted = impact(-depth, matvec(Jn, qd), matvec(Jn, free), dt, c.restitution, c.baumgarte, self.push_out)
         rows, distance, low, high, cfm, baumgarte = _joint_rows(model, q, dt)
-        hit_row, wanted_row = impact(distance, rows @ qd, rows @ free, dt, 0.0, baumgarte)
+        hit_row, wanted_row = impact(distance, matvec(rows, qd), matvec(rows, free), dt, 0.0, baumgarte, self.push_out)
         problem = Problem(
             free, J, _response(chol, J), wanted, contacts.pairs.cfm, contacts.friction,
             rows, _response(chol, rows), wanted_row, cfm, low, high,
         )  # fmt: skip
         start = (memory.contact, memory.joint) if self.warm_start else (0 * memory.contact, 0 * memory.joint)
-        x, y, residual, sweeps = solve_implicitly(self.iterations, self.tolerance, problem, start)
+        x, y, residual, count = solve_implicitly(self.iterations, self.tolerance, problem, start)
         x, y = _tapped(model, x, y, dt)
-        push = jnp.einsum("cvk,ck->cv", problem.Y, x)
+        push = matvec(problem.Y, x)
         push_row = problem.Y_row * y[:, None]
         u = free + push.sum(0) + push_row.sum(0)
-        return u, dt * u - hit @ push - hit_row @ push_row, Impulses(x, y, residual, sweeps)
+        return u, dt * u - hit @ push - hit_row @ push_row, Impulses(x, y, residual, count)
 
 
 def impact(
-    distance: Array, before: Array, free: Array, dt: Array, restitution: Array | float, baumgarte: Array
+    distance: Array, before: Array, free: Array, dt: Array, restitution: Array | float, baumgarte: Array, fastest: float
 ) -> tuple[Array, Array]:
     """Time of impact within the step, and the velocity wanted after it; see the head of this file."""
     overlapping = distance <= 0
@@ -106,7 +110,7 @@ def impact(
     gained = free - before
     approach = jnp.minimum(before + t / dt * gained, 0.0)
     bounce = jnp.maximum(-restitution * approach + (1 - t / dt) * gained, 0.0)
-    push_out = jnp.maximum(bounce, -baumgarte * distance / dt)
+    push_out = jnp.maximum(bounce, jnp.minimum(-baumgarte * distance / dt, fastest))
     return t, jnp.where(overlapping, push_out, jnp.where(coming, bounce, -distance / dt))
 
 

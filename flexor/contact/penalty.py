@@ -10,6 +10,7 @@ from flexor.contact.contacts import Contacts, contact_jacobian
 from flexor.contact.friction import AbstractFriction, BrownMcPhee
 from flexor.dynamics import Kinematics
 from flexor.model.model import Model
+from flexor.spatial import matvec
 from flexor.taps import tap
 
 
@@ -34,7 +35,7 @@ class Penalty(eqx.Module):
         normal = tap("contact.normal", contacts.normal)
         contacts = eqx.tree_at(lambda c: c.normal, contacts, normal)
         J = contact_jacobian(model, kin, contacts)
-        velocity = tap("contact.relative_velocity", J @ qd)
+        velocity = tap("contact.relative_velocity", matvec(J, qd))
         fn = tap("contact.normal_force", self.normal_force(contacts, depth, -velocity[:, 0]))
         ft = tap("contact.friction_force", self.friction.force(contacts.friction, fn, velocity[:, 1:]))
         return jnp.einsum("ck,ckd->d", jnp.concatenate([fn[:, None], ft], axis=1), J)

@@ -44,7 +44,7 @@ def _unit(v: Array) -> tuple[Array, Array]:
 
 def _balls_on_plane(plane: Placed, centres: Array, radius: Array | float) -> Touch:
     normal = plane.rot[:, 2]
-    distance = (centres - plane.pos) @ normal - radius
+    distance = dot(centres - plane.pos, normal) - radius
     point_b = centres - radius * normal
     return Touch(point_b - distance[:, None] * normal, point_b, jnp.broadcast_to(normal, point_b.shape), distance)
 
@@ -164,7 +164,7 @@ def _nearest_on_segment(p: Array, d: Array, h: Array) -> Array:
     ends = jnp.array([0.0, 1.0], p.dtype)
     breaks = jnp.sort(jnp.concatenate([ends, jnp.clip(breaks, 0.0, 1.0)]))
     x = p + breaks[:, None] * d
-    slope = (x - jnp.clip(x, -h, h)) @ d
+    slope = dot(x - jnp.clip(x, -h, h), d)
     left = jnp.max(jnp.where(slope < 0, breaks, 0.0))
     slope_left = jnp.max(jnp.where(slope < 0, slope, -jnp.inf))
     reached = slope >= 0

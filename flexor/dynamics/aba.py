@@ -12,7 +12,7 @@ from flexor.dynamics.kinematics import Kinematics, node_inertias, node_velocitie
 from flexor.dynamics.recursion import inward, outward, scatter_sum
 from flexor.dynamics.rnea import node_wrenches
 from flexor.model.model import Model
-from flexor.spatial import dot, force_cross
+from flexor.spatial import dot, force_cross, matvec
 
 
 def aba(
@@ -32,7 +32,7 @@ def aba(
         return jnp.zeros(0, qd.dtype)
     v, c = node_velocities(model, kin, qd)
     inertia = node_inertias(model, kin)
-    p = force_cross(v, (inertia @ v[..., None])[..., 0])
+    p = force_cross(v, matvec(inertia, v))
     if wrench is not None:
         p = p - node_wrenches(model, kin, wrench)
     carried = np.flatnonzero(dofs.owner >= 0)
@@ -46,11 +46,11 @@ def aba(
     def eliminate(below: tuple[Array, Array], own: tuple[Array, ...]) -> tuple[tuple[Array, Array], tuple[Array, ...]]:
         IA, pA, S, c, rotor, tau = own
         IA, pA = IA + below[0], pA + below[1]
-        U = (IA @ S[..., None])[..., 0]
+        U = matvec(IA, S)
         D = dot(S, U) + rotor
         u = tau - dot(S, pA)
         Ia = IA - U[:, :, None] * (U / D[:, None])[:, None, :]
-        pa = pA + (Ia @ c[..., None])[..., 0] + U * (u / D)[:, None]
+        pa = pA + matvec(Ia, c) + U * (u / D)[:, None]
         return (Ia, pa), (U, D, u)
 
     zero = (jnp.zeros((6, 6), qd.dtype), jnp.zeros(6, qd.dtype))

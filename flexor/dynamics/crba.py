@@ -6,13 +6,14 @@ from jaxtyping import Array, Float
 from flexor.dynamics.kinematics import Kinematics, node_inertias
 from flexor.dynamics.recursion import accumulate_inward
 from flexor.model.model import Model
+from flexor.spatial import matvec
 
 
 def composite_momenta(model: Model, kin: Kinematics) -> Float[Array, "nv 6"]:
     """F_d = Ic S_d: momentum, at `kin.origin`, of what dof d carries when it alone moves at unit rate."""
     nodes, dofs = model.topology.nodes, model.topology.dofs
     composite = accumulate_inward(nodes.levels, nodes.parent, node_inertias(model, kin))
-    return (composite[dofs.node] @ kin.S[..., None])[..., 0]
+    return matvec(composite[dofs.node], kin.S)
 
 
 def crba(model: Model, kin: Kinematics) -> Float[Array, "nv nv"]:

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from flexor.dynamics.crba import composite_momenta
 from flexor.dynamics.kinematics import Kinematics, body_poses, node_inertias, node_velocities
 from flexor.model.model import Model
-from flexor.spatial import dot, quat_log, quat_mul, rotate, shift_force
+from flexor.spatial import dot, matvec, quat_log, quat_mul, rotate, shift_force
 
 
 def total_mass(model: Model) -> Float[Array, ""]:
@@ -25,7 +25,7 @@ def centre_of_mass(model: Model, kin: Kinematics) -> Float[Array, "3"]:
 def kinetic_energy(model: Model, kin: Kinematics, qd: Float[Array, " nv"]) -> Float[Array, ""]:
     """Sum of v . I v / 2 over the bodies, and of the armatures' energy."""
     v, _ = node_velocities(model, kin, qd)
-    bodies = dot(v, (node_inertias(model, kin) @ v[..., None])[..., 0]).sum()
+    bodies = dot(v, matvec(node_inertias(model, kin), v)).sum()
     return (bodies + model.joints.armature[model.topology.dof_joint] @ qd**2) / 2
 
 

@@ -20,9 +20,9 @@ def point_jacobian(
     return jnp.swapaxes(jnp.where(moves[..., None], columns, 0.0), -1, -2)
 
 
-def frame_jacobian(model: Model, kin: Kinematics, body: int) -> Float[Array, "6 nv"]:
-    """Jacobian of the angular velocity and of the velocity of a body frame's origin, world axes."""
-    last = int(model.topology.nodes.of_body[body])
+def frame_jacobian(model: Model, kin: Kinematics, bodies: np.ndarray | int) -> Float[Array, "... 6 nv"]:
+    """Jacobian of the angular velocity and of the velocity of the frame's origin, world axes, for one body or for several."""
+    last = model.topology.nodes.of_body[np.asarray(bodies)]
     moves = model.topology.dofs.moves[last]
-    angular = jnp.where(moves[:, None], kin.S[:, :3], 0.0).T
-    return jnp.concatenate([angular, point_jacobian(model, kin, body, kin.pos[last])])
+    angular = jnp.swapaxes(jnp.where(moves[..., None], kin.S[:, :3], 0.0), -1, -2)
+    return jnp.concatenate([angular, point_jacobian(model, kin, bodies, kin.pos[last])], axis=-2)

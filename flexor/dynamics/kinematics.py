@@ -15,6 +15,7 @@ from flexor.spatial import (
     axis_angle_matrix,
     cross,
     inertia_matrix,
+    matmul,
     motion_cross,
     quat_to_matrix,
     rotate,
@@ -38,7 +39,7 @@ def forward_kinematics(model: Model, q: Float[Array, " nq"]) -> Kinematics:
     local = _local_frames(model, q)
 
     def compose(above: tuple[Array, Array], own: tuple[Array, Array]) -> tuple[Array, Array]:
-        return above[0] + rotate(above[1], own[0]), above[1] @ own[1]
+        return above[0] + rotate(above[1], own[0]), matmul(above[1], own[1])
 
     start = (jnp.zeros(3, q.dtype), jnp.eye(3, dtype=q.dtype))
     pos, rot = outward(nodes.levels, nodes.parent, compose, start, local)
@@ -62,7 +63,7 @@ def _local_frames(model: Model, q: Array) -> tuple[Array, Array]:
     free = np.isin(nodes.joint, t.joints_of("free"))
     offset = jnp.where(free[:, None], 0.0, offset)  # a free joint's coordinates are absolute
     turn = jnp.where(free[:, None, None], jnp.eye(3, dtype=q.dtype), turn)
-    return offset + rotate(turn, shift), turn @ rot
+    return offset + rotate(turn, shift), matmul(turn, rot)
 
 
 def _joint_transforms(model: Model, q: Array) -> tuple[Array, Array]:
@@ -71,7 +72,8 @@ def _joint_transforms(model: Model, q: Array) -> tuple[Array, Array]:
     hinge, slide, ball, free = (t.joints_of(kind) for kind in ("hinge", "slide", "ball", "free"))
     eye = jnp.eye(3, dtype=q.dtype)
     angle = (q - model.reference)[t.q_start[hinge]]
-    R_hinge = axis_angle_matrix(model.joints.axis[hinge], angle)
+    axes = unit_axes(model)
+    R_hinge = axis_angle_matrix(axes[hinge], angle)
     travel = (q - model.reference)[t.q_start[slide]]
     R_ball = quat_to_matrix(q[t.q_start[ball][:, None] + np.arange(4)])
     R_free = quat_to_matrix(q[t.q_start[free][:, None] + np.arange(3, 7)])
@@ -83,7 +85,7 @@ def _joint_transforms(model: Model, q: Array) -> tuple[Array, Array]:
     shift = jnp.concatenate(
         [
             about(hinge, R_hinge),
-            model.joints.axis[slide] * travel[:, None],
+            axes[slide] * travel[:, None],
             about(ball, R_ball),
             q[t.q_start[free][:, None] + np.arange(3)],
         ]
@@ -91,6 +93,13 @@ def _joint_transforms(model: Model, q: Array) -> tuple[Array, Array]:
     rot = jnp.concatenate([R_hinge, jnp.broadcast_to(eye, (len(slide), 3, 3)), R_ball, R_free])
     order = np.argsort(np.concatenate([hinge, slide, ball, free]))
     return shift[order], rot[order]
+
+
+def unit_axes(model: Model) -> Float[Array, "njoint 3"]:
+    """Axes of the joints at unit length, so that a gradient step on an axis turns it and does nothing else."""
+    axis = model.joints.axis
+    hinged = np.array([j.kind in ("hinge", "slide") for j in model.topology.joints], dtype=bool)[:, None]
+    return axis / jnp.where(hinged, jnp.linalg.norm(jnp.where(hinged, axis, 1.0), axis=-1, keepdims=True), 1.0)
 
 
 def _subspaces(model: Model, pos: Array, rot: Array, origin: Array) -> Array:
@@ -101,7 +110,7 @@ def _subspaces(model: Model, pos: Array, rot: Array, origin: Array) -> Array:
     kinds = np.array([j.kind for j in t.joints])[t.dof_joint]
     own_axis = np.isin(kinds, ["hinge", "slide"])
     column = (np.arange(t.nv) - t.v_start[t.dof_joint]) % 3
-    axis = jnp.where(own_axis[:, None], model.joints.axis[t.dof_joint], np.eye(3)[column])
+    axis = jnp.where(own_axis[:, None], unit_axes(model)[t.dof_joint], np.eye(3)[column])
     absolute = (kinds == "free") & ~dofs.rotational
     w = jnp.where(absolute[:, None], axis, rotate(rot[dofs.node], axis))
     anchor = jnp.where((kinds == "free")[:, None], 0.0, model.joints.pos[t.dof_joint])
@@ -138,7 +147,7 @@ def node_inertias(model: Model, kin: Kinematics) -> Float[Array, "nnode 6 6"]:
     mass = jnp.where(own, model.bodies.mass[nodes.body], 0.0)
     six = jnp.where(own[:, None], model.bodies.inertia[nodes.body], 0.0)
     com = kin.pos + rotate(kin.rot, model.bodies.com[nodes.body]) - kin.origin
-    return spatial_inertia(mass, com, kin.rot @ inertia_matrix(six) @ jnp.swapaxes(kin.rot, -1, -2))
+    return spatial_inertia(mass, com, matmul(matmul(kin.rot, inertia_matrix(six)), jnp.swapaxes(kin.rot, -1, -2)))
 
 
 def body_poses(model: Model, kin: Kinematics) -> tuple[Float[Array, "nbody 3"], Float[Array, "nbody 3 3"]]:

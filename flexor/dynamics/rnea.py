@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 from flexor.dynamics.kinematics import Kinematics, node_inertias, node_velocities
 from flexor.dynamics.recursion import accumulate_inward, accumulate_outward, scatter_sum
 from flexor.model.model import Model
-from flexor.spatial import dot, force_cross, shift_force
+from flexor.spatial import dot, force_cross, matvec, shift_force
 
 
 def rnea(
@@ -26,7 +26,7 @@ def rnea(
     base = jnp.concatenate([jnp.zeros(3, qd.dtype), -model.gravity])
     a = accumulate_outward(nodes.levels, nodes.parent, carried) + base
     inertia = node_inertias(model, kin)
-    f = (inertia @ a[..., None])[..., 0] + force_cross(v, (inertia @ v[..., None])[..., 0])
+    f = matvec(inertia, a) + force_cross(v, matvec(inertia, v))
     if wrench is not None:
         f = f - node_wrenches(model, kin, wrench)
     f = accumulate_inward(nodes.levels, nodes.parent, f)
@@ -42,7 +42,7 @@ def gravity_force(model: Model, kin: Kinematics) -> Float[Array, " nv"]:
     """g(q) = dV/dq: the forces that hold the robot still."""
     nodes, dofs = model.topology.nodes, model.topology.dofs
     a = jnp.concatenate([jnp.zeros(3, model.dtype), -model.gravity])
-    f = accumulate_inward(nodes.levels, nodes.parent, node_inertias(model, kin) @ a)
+    f = accumulate_inward(nodes.levels, nodes.parent, matvec(node_inertias(model, kin), a))
     return dot(kin.S, f[dofs.node])
 
 

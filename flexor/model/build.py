@@ -1,11 +1,12 @@
 """From a `Description` to a `Model`: indices for names, defaults for what descriptions do not say."""
 
 from fnmatch import fnmatchcase
+from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
 
-from flexor.model.description import WORLD, Description, GeomSpec, JointSpec, PairSpec, static_bodies
+from flexor.model.description import WORLD, BodySpec, Description, GeomSpec, JointSpec, PairSpec, static_bodies
 from flexor.model.frames import matrix_quat, quat_matrix, quat_product, six_matrix
 from flexor.model.hull import as_prism, hull_corners, reduce_corners
 from flexor.model.model import Actuators, Bodies, Geoms, Joints, Model, Pairs
@@ -17,7 +18,7 @@ LIMIT_TIME = 0.02  # s: time constant of a joint limit, MuJoCo's default
 PAIR_DEFAULTS = {"restitution": 0.0, "damping": 1.0, "cfm": 1e-5, "baumgarte": 0.2}
 
 
-def build(description: Description, *, self_collision: bool = True, dtype=None) -> Model:
+def build(description: Description, *, self_collision: bool = True, dtype: Any = None) -> Model:
     """The model that a description describes.
 
     Defaults of contacts: Hunt-Crossley stiffness k = m g / depth^1.5 with the mass m of the lighter of the two kinematic
@@ -44,7 +45,7 @@ def build(description: Description, *, self_collision: bool = True, dtype=None) 
         "keyframes": np.array(list(d.keyframes.values()), float).reshape(len(d.keyframes), topology.nq),
     }
     _override(d, topology, tables, whole)
-    rows = [g.vertices for g in geoms if g.vertices is not None]
+    rows = [np.asarray(g.vertices) for g in geoms if g.shape == "mesh"]
     tables["geoms"]["vertices"] = np.concatenate(rows) if rows else np.zeros((0, 3))
     kinds = {"bodies": Bodies, "joints": Joints, "geoms": Geoms, "pairs": Pairs, "actuators": Actuators}
     dtype = jnp.zeros(0).dtype if dtype is None else dtype
@@ -71,7 +72,7 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
     body = {b.name: i for i, b in enumerate(d.bodies)}
     joint = {j.name: i for i, j in enumerate(d.joints)}
     index = {g.name: i for i, g in enumerate(geoms)}
-    ends = np.cumsum([0] + [0 if g.vertices is None else len(g.vertices) for g in geoms])
+    ends = np.cumsum([0] + [len(np.asarray(g.vertices)) if g.shape == "mesh" else 0 for g in geoms]).tolist()
     return Topology(
         name=d.name,
         bodies=tuple(b.name for b in d.bodies),
@@ -80,7 +81,7 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
             Joint(j.name, j.kind, body[j.body], j.range is not None, j.dry_friction or j.frictionloss > 0) for j in d.joints
         ),
         geoms=tuple(
-            Geom(g.name, g.shape, body[g.body], *((int(ends[i]), int(ends[i + 1])) if g.shape == "mesh" else ()), g.outline)
+            Geom(g.name, g.shape, body[g.body], ends[i], ends[i + 1], g.outline)
             if g.shape == "mesh"
             else Geom(g.name, g.shape, body[g.body])
             for i, g in enumerate(geoms)
@@ -130,7 +131,7 @@ def joint_inertia(d: Description) -> np.ndarray:
     return inertia + np.array([j.armature for j in d.joints])
 
 
-def _about(b, pos: np.ndarray, rot: np.ndarray, point: np.ndarray) -> np.ndarray:
+def _about(b: BodySpec, pos: np.ndarray, rot: np.ndarray, point: np.ndarray) -> np.ndarray:
     """Inertia of a body about a point in the world, by the parallel-axis theorem."""
     r = pos + rot @ np.asarray(b.com, float) - point
     return rot @ six_matrix(b.inertia) @ rot.T + b.mass * (r @ r * np.eye(3) - np.outer(r, r))
@@ -161,7 +162,9 @@ def _report_massless(d: Description, j: JointSpec) -> None:
 
 def _pair_table(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> dict[str, np.ndarray]:
     """Contact parameters of each pair; see `build` for the stiffness."""
-    static, root, mass = static_bodies(d), {}, {}
+    static = static_bodies(d)
+    root: dict[str, str] = {}
+    mass: dict[str, float] = {}
     for b in d.bodies:
         root[b.name] = b.name if b.name in static or b.parent in static else root[b.parent]
         mass[root[b.name]] = mass.get(root[b.name], 0.0) + b.mass
@@ -189,13 +192,15 @@ def _checked_pairs(d: Description, pairs: list[PairSpec]) -> list[PairSpec]:
 
 
 def _resolved_geoms(d: Description, pairs: list[PairSpec]) -> list[GeomSpec]:
-    """The geoms of the model: meshes with the corners of their hulls. A mesh in no pair, and what is no shape, is left out."""
+    """The geoms of the model, meshes with the corners of their hulls; without meshes in no pair and what is no shape."""
     used = {p.a for p in pairs} | {p.b for p in pairs}
     kept = [g for g in d.geoms if g.shape in SHAPES and (g.shape != "mesh" or g.name in used)]
     reduced = [g.name for g in kept if g.shape == "mesh" and not g.exact and _resolve_mesh(d, g)]
     if reduced:
         names = ", ".join(f"'{n}'" for n in reduced[:5]) + (f" and {len(reduced) - 5} more" if len(reduced) > 5 else "")
-        d.warn(f"the hulls of {names} were reduced to {d.mesh_vertices} corners each; `mesh_vertices` sets how many are kept")
+        d.warn(
+            f"the hulls of {names} were reduced to {d.mesh_vertices} corners each; `mesh_vertices` sets how many are kept"
+        )
     return kept
 
 
@@ -230,7 +235,7 @@ def _override(
     if not d.overrides:
         return
     singular = {"bodies": "body", "joints": "joint", "geoms": "geom", "pairs": "pair", "actuators": "actuator"}
-    places = {key: (whole[key], slice(None)) for key in ("gravity", "reference", "rest")}
+    places: dict[str, tuple[np.ndarray, Any]] = {key: (whole[key], slice(None)) for key in ("gravity", "reference", "rest")}
     places.update({f"keyframe.{name}": (whole["keyframes"], i) for i, name in enumerate(topology.keyframes)})
     for group, kind in singular.items():
         for i, row in enumerate(getattr(topology, group)):
@@ -240,7 +245,7 @@ def _override(
         hits = [pattern] if pattern in places else [name for name in places if fnmatchcase(name, pattern)]
         if not hits:
             d.fail(f"the flexor extension sets '{pattern}', but the robot has no such parameter")
-        for table, i in (places[name] for name in hits):
-            if np.size(value) not in (1, np.size(table[i])):
-                d.fail(f"the flexor extension gives '{pattern}' {np.size(value)} numbers instead of {np.size(table[i])}")
-            table[i] = value if np.ndim(table[i]) else np.ravel(value)[0]
+        for table, row in (places[name] for name in hits):
+            if np.size(value) not in (1, np.size(table[row])):
+                d.fail(f"the flexor extension gives '{pattern}' {np.size(value)} numbers instead of {np.size(table[row])}")
+            table[row] = value if np.ndim(table[row]) else np.ravel(value)[0]

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import NoReturn
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from flexor.model.frames import IDENTITY
 from flexor.model.topology import SHAPES
@@ -43,11 +44,11 @@ class BodySpec:
 
     name: str
     parent: str
-    pos: np.ndarray = (0.0, 0.0, 0.0)
-    quat: np.ndarray = IDENTITY
+    pos: ArrayLike = (0.0, 0.0, 0.0)
+    quat: ArrayLike = IDENTITY
     mass: float = 0.0
-    com: np.ndarray = (0.0, 0.0, 0.0)
-    inertia: np.ndarray = (0.0,) * 6
+    com: ArrayLike = (0.0, 0.0, 0.0)
+    inertia: ArrayLike = (0.0,) * 6
 
 
 @dataclass
@@ -58,10 +59,10 @@ class JointSpec:
     name: str
     kind: str
     body: str
-    reference: np.ndarray
-    rest: np.ndarray
-    pos: np.ndarray = (0.0, 0.0, 0.0)
-    axis: np.ndarray = (0.0, 0.0, 1.0)
+    reference: ArrayLike
+    rest: ArrayLike
+    pos: ArrayLike = (0.0, 0.0, 0.0)
+    axis: ArrayLike = (0.0, 0.0, 1.0)
     stiffness: float = 0.0
     damping: float = 0.0
     armature: float = 0.0
@@ -79,9 +80,9 @@ class GeomSpec:
     name: str
     shape: str
     body: str
-    pos: np.ndarray = (0.0, 0.0, 0.0)
-    quat: np.ndarray = IDENTITY
-    size: np.ndarray = (0.0, 0.0, 0.0)
+    pos: ArrayLike = (0.0, 0.0, 0.0)
+    quat: ArrayLike = IDENTITY
+    size: ArrayLike = (0.0, 0.0, 0.0)
     vertices: np.ndarray | Callable[[], np.ndarray] | None = None
     exact: bool = False
     outline: int = 0
@@ -112,7 +113,7 @@ class ActuatorSpec:
     joint: str
     gear: float = 1.0
     gain: float = 1.0
-    bias: np.ndarray = (0.0, 0.0, 0.0)
+    bias: ArrayLike = (0.0, 0.0, 0.0)
     ctrl_range: tuple[float, float] = UNLIMITED
     force_range: tuple[float, float] = UNLIMITED
 
@@ -130,7 +131,7 @@ class Description:
     pairs: list[PairSpec] = field(default_factory=list)
     exclusions: list[tuple[str, str]] = field(default_factory=list)
     actuators: list[ActuatorSpec] = field(default_factory=list)
-    gravity: np.ndarray = (0.0, 0.0, -9.81)
+    gravity: ArrayLike = (0.0, 0.0, -9.81)
     keyframes: dict[str, np.ndarray] = field(default_factory=dict)
     overrides: dict[str, np.ndarray] = field(default_factory=dict)
     filter_parent: bool = True
@@ -164,8 +165,8 @@ def ignore_set(ignore: Collection[str] | str) -> frozenset[str]:
 
 def unique(wanted: str, taken: Iterable[str]) -> str:
     """`wanted`, or `wanted_2`, `wanted_3`, … when it is taken."""
-    taken, name, n = set(taken), wanted, 2
-    while name in taken:
+    used, name, n = set(taken), wanted, 2
+    while name in used:
         name, n = f"{wanted}_{n}", n + 1
     return name
 
@@ -193,7 +194,7 @@ def add_floating(description: Description) -> None:
         return
     if own:
         d.fail(f"floating=True cannot free body '{top.name}', which already moves by joint '{own[0].name}'")
-    pose = np.concatenate([top.pos, top.quat])
+    pose = np.concatenate([np.asarray(top.pos, float), np.asarray(top.quat, float)])
     d.joints.insert(0, JointSpec(unique("root", [j.name for j in d.joints]), "free", top.name, pose, pose))
     d.keyframes = {k: np.concatenate([pose, q]) for k, q in d.keyframes.items()}
 

@@ -1,20 +1,23 @@
 """What description files cannot say, and how flexor writes and reads it.
 
 Every number has its parameter name (`pair.floor~foot.stiffness`); further keys are `gravity`, `reference`, `rest`,
-`keyframe.<name>`, and, as they change the topology, `joint.<name>.dry_friction`, `joint.<name>.limited` (to take away a limit),
-`geom.<name>.vertices` and `geom.<name>.outline`. MJCF holds them
-as `<numeric name="flexor.<key>" data="…"/>`, URDF as `<set name="<key>" value="…"/>` in a `<flexor>` element, which also lists
-the geoms, pairs, actuators and keyframes. The keys are applied after all defaults.
+`keyframe.<name>`, and, as they change the topology, `joint.<name>.dry_friction`, `joint.<name>.limited` (0 takes a limit
+away), `geom.<name>.vertices` and `geom.<name>.outline`. Keys may be shell patterns (`pair.*.cfm`). MJCF holds them as
+`<numeric name="flexor.<key>" data="…"/>`, URDF as `<set name="<key>" value="…"/>` in a `<flexor>` element, which also
+lists the geoms, pairs, actuators and keyframes. They are applied after all defaults.
 """
 
 import xml.etree.ElementTree as ET
+from collections.abc import Container
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from flexor.model.description import ActuatorSpec, Description, GeomSpec, PairSpec
 from flexor.model.model import Model
 from flexor.model.parameters import parameters
+from flexor.model.topology import SHAPES
 
 PREFIX = "flexor."
 
@@ -33,6 +36,26 @@ def structure_keys(model: Model) -> dict[str, np.ndarray]:
     return keys
 
 
+def default_keys(model: Model) -> dict[str, np.ndarray]:
+    """The contact and limit parameters, which readers would otherwise derive: a saved file does not depend on that rule."""
+    keys: dict[str, np.ndarray] = {}
+    t = model.topology
+    pair_names, joint_names = [p.name for p in t.pairs], [j.name for j in t.joints]
+    pair_fields = [f for f in model.pairs.__dataclass_fields__ if f != "friction"]
+    limit_fields = [f for f in model.joints.__dataclass_fields__ if f.startswith("limit_")]
+    for kind, table, names, fields in (
+        ("pair", model.pairs, pair_names, pair_fields),
+        ("joint", model.joints, joint_names, limit_fields),
+    ):
+        for field in fields if names else ():
+            values = np.asarray(getattr(table, field), float)
+            if np.all(values == values[0]):
+                keys[f"{kind}.*.{field}"] = values[:1]
+            else:
+                keys.update({f"{kind}.{name}.{field}": values[i : i + 1] for i, name in enumerate(names)})
+    return keys
+
+
 def lost_keys(model: Model, again: Model) -> dict[str, np.ndarray]:
     """Keys and values of all numbers of `model` that differ in `again`, a model of the same topology."""
     named = []
@@ -44,9 +67,9 @@ def lost_keys(model: Model, again: Model) -> dict[str, np.ndarray]:
     return {k: np.ravel(v).astype(float) for k, v in first.items() if not np.array_equal(v, second[k])}
 
 
-def number_text(values: np.ndarray) -> str:
+def number_text(values: ArrayLike) -> str:
     """Numbers as text that gives back the same double-precision numbers."""
-    return " ".join(repr(float(x)) for x in np.ravel(np.asarray(values, float)))
+    return " ".join(repr(float(x) + 0.0) for x in np.ravel(np.asarray(values, float)))  # + 0.0: no "-0.0"
 
 
 def set_structure(d: Description) -> None:
@@ -69,36 +92,46 @@ def set_structure(d: Description) -> None:
             geoms[name].outline = int(d.overrides.pop(key)[0])
 
 
-def _floats(element: ET.Element, key: str, count: int | None, d: Description) -> np.ndarray:
+def _floats(element: ET.Element, key: str, d: Description) -> np.ndarray:
     text = element.get(key, "")
     try:
         values = np.array([float(x) for x in text.split()])
     except ValueError:
         values = np.zeros(0)
-    if not len(values) or (count is not None and len(values) != count):
+    if not len(values):
         d.fail(f"<flexor>: attribute {key}='{text}' of <{element.tag}> should be numbers")
     return values
+
+
+def _attribute(element: ET.Element, key: str, known: Container[str] | None, d: Description) -> str:
+    """An attribute that must be there and, if it refers to something, be among the known names."""
+    value = element.get(key)
+    if value is None:
+        d.fail(f"<flexor>: a <{element.tag}> has no {key}")
+    if known is not None and value not in known:
+        d.fail(f"<flexor>: {key}='{value}' of <{element.tag} name='{element.get('name', '')}'> does not exist")
+    return value
 
 
 def read_urdf_extension(extension: ET.Element, d: Description) -> None:
     """Replaces geoms, pairs, actuators and keyframes by those of the <flexor> element, and takes its keys as overrides."""
     bodies, joints = {b.name for b in d.bodies}, {j.name for j in d.joints}
-    for e in extension:
-        if e.tag == "geom":
-            if e.get("link") not in bodies:
-                d.fail(f"<flexor>: geom '{e.get('name')}' is on link '{e.get('link')}', which does not exist")
-            d.geoms.append(GeomSpec(e.get("name"), e.get("shape"), e.get("link"), contype=0, conaffinity=0))
-        elif e.tag == "pair":
-            names = {g.name for g in d.geoms}
-            if not {e.get("a"), e.get("b")} <= names:
-                d.fail(f"<flexor>: pair '{e.get('a')}' and '{e.get('b')}' names a geom that does not exist")
-            d.pairs.append(PairSpec(e.get("a"), e.get("b"), condim=3 if e.get("frictional") == "true" else 1))
-    d.actuators = []
-    for e in extension.findall("actuator"):
-        if e.get("joint") not in joints:
-            d.fail(f"<flexor>: actuator '{e.get('name')}' acts on joint '{e.get('joint')}', which does not exist")
-        d.actuators.append(ActuatorSpec(e.get("name"), e.get("joint")))
-    d.keyframes = {e.get("name"): _floats(e, "q", None, d) for e in extension.findall("keyframe")}
+    for e in extension.findall("geom"):
+        name, shape, link = (
+            _attribute(e, "name", None, d),
+            _attribute(e, "shape", SHAPES, d),
+            _attribute(e, "link", bodies, d),
+        )
+        d.geoms.append(GeomSpec(name, shape, link, contype=0, conaffinity=0))
+    geoms = {g.name for g in d.geoms}
+    for e in extension.findall("pair"):
+        condim = 3 if e.get("frictional") == "true" else 1
+        d.pairs.append(PairSpec(_attribute(e, "a", geoms, d), _attribute(e, "b", geoms, d), condim=condim))
+    d.actuators = [
+        ActuatorSpec(_attribute(e, "name", None, d), _attribute(e, "joint", joints, d))
+        for e in extension.findall("actuator")
+    ]
+    d.keyframes = {_attribute(e, "name", None, d): _floats(e, "q", d) for e in extension.findall("keyframe")}
     for e in extension.findall("set"):
-        d.overrides[e.get("name")] = _floats(e, "value", None, d)
+        d.overrides[_attribute(e, "name", None, d)] = _floats(e, "value", d)
     set_structure(d)

@@ -1,13 +1,15 @@
 """Rotations in plain numpy and double precision, for reading and writing files; the dynamics use `flexor.spatial`."""
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 IDENTITY = (1.0, 0.0, 0.0, 0.0)
 
 
-def quat_matrix(quat: np.ndarray) -> np.ndarray:
+def quat_matrix(quat: ArrayLike) -> np.ndarray:
     """Rotation matrix of a quaternion (w x y z) of any non-zero length."""
-    w, x, y, z = np.asarray(quat, float) / np.linalg.norm(quat)
+    quat = np.asarray(quat, float)
+    w, x, y, z = quat / np.linalg.norm(quat)
     return np.array(
         [
             [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
@@ -31,20 +33,20 @@ def matrix_quat(R: np.ndarray) -> np.ndarray:
     return -quat if quat[0] < 0 else quat
 
 
-def quat_product(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def quat_product(a: ArrayLike, b: ArrayLike) -> np.ndarray:
     """Hamilton product a b."""
     a, b = np.asarray(a, float), np.asarray(b, float)
     return np.concatenate([[a[0] * b[0] - a[1:] @ b[1:]], a[0] * b[1:] + b[0] * a[1:] + np.cross(a[1:], b[1:])])
 
 
-def rpy_quat(rpy: np.ndarray) -> np.ndarray:
+def rpy_quat(rpy: ArrayLike) -> np.ndarray:
     """Quaternion of URDF's roll, pitch, yaw: R = Rz(yaw) Ry(pitch) Rx(roll)."""
     half = np.asarray(rpy, float) / 2
     x, y, z = ([np.cos(h), *(np.sin(h) * e)] for h, e in zip(half, np.eye(3), strict=True))
     return quat_product(z, quat_product(y, x))
 
 
-def quat_rpy(quat: np.ndarray) -> np.ndarray:
+def quat_rpy(quat: ArrayLike) -> np.ndarray:
     """Roll, pitch, yaw of a quaternion: the inverse of `rpy_quat`."""
     R = quat_matrix(quat)
     cos_pitch = np.hypot(R[0, 0], R[1, 0])
@@ -54,7 +56,7 @@ def quat_rpy(quat: np.ndarray) -> np.ndarray:
     return np.array([np.arctan2(R[2, 1], R[2, 2]), pitch, np.arctan2(R[1, 0], R[0, 0])])
 
 
-def six_matrix(six: np.ndarray) -> np.ndarray:
+def six_matrix(six: ArrayLike) -> np.ndarray:
     """Symmetric matrix of (xx yy zz xy xz yz)."""
     return np.asarray(six, float)[np.array([[0, 3, 4], [3, 1, 5], [4, 5, 2]])]
 

@@ -42,7 +42,7 @@ def as_prism(corners: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray
         return None
     # rounded: directions that differ by rounding alone must compete by their sign only, so that the choice is stable
     scores = np.round(normals @ np.asarray(z, float), 6)
-    tried = []
+    tried: list[np.ndarray] = []
     for axis in normals[np.argsort(-scores, kind="stable")]:
         if not any(abs(abs(axis @ t) - 1) < 1e-4 for t in tried):
             tried.append(axis)

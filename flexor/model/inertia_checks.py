@@ -16,7 +16,9 @@ def inertia_doubt(body: BodySpec) -> str | None:
     moments = np.linalg.eigvalsh(six_matrix(body.inertia))
     if not moments[0] > 0:
         listed = ", ".join(f"{m:.3g}" for m in moments)
-        return f"has mass {body.mass:.4g} kg but an inertia that is not positive definite (principal moments {listed} kg m^2)"
+        return (
+            f"has mass {body.mass:.4g} kg but an inertia that is not positive definite (principal moments {listed} kg m^2)"
+        )
     if moments[2] > (moments[0] + moments[1]) * (1 + _ROUNDING):
         listed = ", ".join(f"{m:.3g}" for m in moments)
         return f"has principal moments of inertia that miss the triangle inequality ({listed} kg m^2)"

@@ -41,7 +41,9 @@ def load(
     return build(d, self_collision=self_collision is not False, dtype=dtype)
 
 
-def read(x: Any, *, ignore: frozenset[str], package_dirs: Sequence, mesh_vertices: int, self_collision: bool | None) -> Description:
+def read(
+    x: Any, *, ignore: frozenset[str], package_dirs: Sequence, mesh_vertices: int, self_collision: bool | None
+) -> Description:
     """The description behind whatever `load` takes."""
     if isinstance(x, mujoco.MjSpec):
         x = _compile(x.compile, x.modelname or "MjSpec")

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote
 
 import numpy as np
@@ -11,8 +12,9 @@ import numpy as np
 def find_mesh(uri: str, base: Path | None, package_dirs: Sequence[str | os.PathLike] = ()) -> tuple[Path | None, list[str]]:
     """The file of a mesh URI, or None, and the places that were looked at.
 
-    package://name/rest is looked for as name/rest and as rest below `package_dirs`, below the folders of ROS_PACKAGE_PATH and
-    below all parents of the URDF's folder `base`; file:// and absolute paths as they are; others relative to `base`.
+    package://name/rest is looked for as name/rest below `package_dirs`, the folders of ROS_PACKAGE_PATH and all parents of
+    the URDF's folder `base`, and as rest below `package_dirs` and folders called name; file:// and absolute paths as they
+    are; others relative to `base` and `package_dirs`.
     """
     if uri.startswith(("package://", "model://")):
         candidates = _in_packages(unquote(uri.split("://", 1)[1]).lstrip("/"), base, package_dirs)
@@ -42,9 +44,9 @@ def read_vertices(path: Path, scale: np.ndarray) -> np.ndarray:
     """Vertices of a mesh file in m, times `scale`, in the frame that the file means (scene transforms applied)."""
     import trimesh
 
-    loaded = trimesh.load(path, process=False, skip_materials=True)
+    loaded: Any = trimesh.load(path, process=False, skip_materials=True)
     if isinstance(loaded, trimesh.Scene):
-        loaded = loaded.to_geometry() if hasattr(loaded, "to_geometry") else loaded.dump(concatenate=True)
+        loaded = loaded.to_geometry()
     vertices = np.asarray(loaded.vertices, float)
     if not len(vertices) or not np.isfinite(vertices).all():
         raise ValueError(f"mesh '{path}' has no finite vertices.")

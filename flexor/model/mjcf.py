@@ -24,7 +24,17 @@ from flexor.model.frames import matrix_six, quat_matrix
 from flexor.model.mjcf_refusals import disabled, refuse_actuator, refuse_unknown_physics
 
 JOINT_KINDS = {0: "free", 1: "ball", 2: "slide", 3: "hinge"}
-SHAPE_KINDS = {0: "plane", 1: "hfield", 2: "sphere", 3: "capsule", 4: "ellipsoid", 5: "cylinder", 6: "box", 7: "mesh", 8: "sdf"}
+SHAPE_KINDS = {
+    0: "plane",
+    1: "hfield",
+    2: "sphere",
+    3: "capsule",
+    4: "ellipsoid",
+    5: "cylinder",
+    6: "box",
+    7: "mesh",
+    8: "sdf",
+}
 
 
 def read_mjcf(
@@ -68,7 +78,7 @@ class _Names:
             "plugin": self._named(m, mujoco.mjtObj.mjOBJ_PLUGIN, [f"plugin{i}" for i in range(m.nplugin)]),
         }
 
-    def __getitem__(self, kind: str) -> list[str]:
+    def __getitem__(self, kind: str, /) -> list[str]:
         return self._lists[kind]
 
     @staticmethod

@@ -1,17 +1,22 @@
 """What a MuJoCo model may hold that changes the motion and that flexor does not have: each is refused by name.
 
 The list was made by going through all fields of MuJoCo 4.0's `mjModel`. Left aside on purpose: rendering, sensors, sites,
-skins, user data, statistics, and the settings of MuJoCo's solver, constraints and integrator.
+skins, user data, statistics, contact gaps (buffers of the detection only), and the settings of MuJoCo's solver, constraints
+and integrator.
 """
 
-from collections.abc import Mapping
+from typing import Protocol
 
 import mujoco
 import numpy as np
 
 from flexor.model.description import Description
 
-Names = Mapping[str, list[str]]
+
+class Names(Protocol):
+    """Names of MuJoCo's elements by kind and index."""
+
+    def __getitem__(self, kind: str, /) -> list[str]: ...
 
 
 def disabled(m: mujoco.MjModel, *flags: str) -> bool:
@@ -58,7 +63,9 @@ def _refuse_joints(m: mujoco.MjModel, d: Description, names: Names) -> None:
         if np.any(m.jnt_stiffnesspoly[j]) and not disabled(m, "SPRING"):
             d.refuse("polynomial", f"joint '{name}' has a non-linear spring, stiffness polynomial {m.jnt_stiffnesspoly[j]}")
         if np.any(m.dof_dampingpoly[m.jnt_dofadr[j]]) and not disabled(m, "DAMPER"):
-            d.refuse("polynomial", f"joint '{name}' has a non-linear damper, polynomial {m.dof_dampingpoly[m.jnt_dofadr[j]]}")
+            d.refuse(
+                "polynomial", f"joint '{name}' has a non-linear damper, polynomial {m.dof_dampingpoly[m.jnt_dofadr[j]]}"
+            )
         if m.jnt_springyield[j] or m.jnt_plasticadr[j] >= 0:
             d.refuse("springyield", f"joint '{name}' has a spring that yields")
 
@@ -106,7 +113,7 @@ def refuse_actuator(m: mujoco.MjModel, a: int, d: Description, names: Names) -> 
 
 
 def _foreign(m: mujoco.MjModel, a: int) -> str | None:
-    """What makes an actuator other than force = gain u + bias . (1, length, velocity) on a hinge or slide; None if nothing."""
+    """What makes an actuator other than gain u + bias . (1, length, velocity) on a hinge or slide; None if nothing."""
     transmission, gain, bias = (int(x[a]) for x in (m.actuator_trntype, m.actuator_gaintype, m.actuator_biastype))
     if m.actuator_plugin[a] >= 0:
         return "is a plugin"

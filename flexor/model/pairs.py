@@ -1,5 +1,6 @@
 """Which shapes may touch: MuJoCo's rules for pairs of geoms, and the pairs flexor can detect."""
 
+from collections.abc import Callable
 from itertools import combinations
 
 from flexor.model.description import Description, GeomSpec, PairSpec, static_bodies
@@ -45,11 +46,11 @@ def collision_pairs(description: Description, *, self_collision: bool = True) ->
     return [p for p in found if _supported(d, geom[p.a], geom[p.b])]
 
 
-def _body_filter(d: Description, static: set[str]):
+def _body_filter(d: Description, static: set[str]) -> Callable[[str, str], bool]:
     """A function that says whether the geoms of two bodies are kept apart by welds, exclusions or the parent filter."""
     parent = {b.name: b.parent for b in d.bodies}
     moving = {j.body for j in d.joints}
-    weld = {}
+    weld: dict[str, str] = {}
     for b in d.bodies:
         weld[b.name] = "world" if b.name in static else b.name if b.name in moving else weld[b.parent]
     excluded = {frozenset(e) for e in d.exclusions}

@@ -6,7 +6,7 @@ import warnings
 from pathlib import Path
 
 from flexor.model.description import DescriptionError, ModelWarning
-from flexor.model.extension import lost_keys, structure_keys
+from flexor.model.extension import default_keys, lost_keys, structure_keys
 from flexor.model.load import load
 from flexor.model.model import Model
 from flexor.model.save_mjcf import mjcf_text
@@ -19,14 +19,14 @@ def save(model: Model, path: str | os.PathLike) -> None:
     """Writes the model as MJCF (.xml) or URDF (.urdf), by the ending of the path.
 
     The text is read back before it is written to disk; what the format lost goes into the extension (see
-    `flexor.model.extension`), so that `load(path)` gives the same topology and exactly the same numbers. What the format cannot
-    hold raises by name. The file appears whole or not at all.
+    `flexor.model.extension`), so that `load(path)` gives the same topology and exactly the same numbers. What the format
+    cannot hold raises by name. The file appears whole or not at all.
     """
     path = Path(path)
     if path.suffix not in WRITERS:
         raise ValueError(f"save writes .xml (MJCF) or .urdf files, not '{path.name}'.")
     write = WRITERS[path.suffix]
-    keys = structure_keys(model)
+    keys = {**structure_keys(model), **default_keys(model)}
     again = _read_back(write(model, keys), model, path)
     text = write(model, {**keys, **lost_keys(model, again)})
     _write_atomically(path, text)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from flexor.model.extension import PREFIX, number_text
 from flexor.model.model import Model
@@ -23,7 +24,7 @@ def mjcf_text(model: Model, keys: Mapping[str, np.ndarray]) -> str:
     _geoms(elements[0], m, 0)
     for b in range(1, len(t.bodies)):
         pose = {"pos": number_text(m.bodies.pos[b]), "quat": number_text(m.bodies.quat[b])}
-        elements.append(ET.SubElement(elements[t.parents[b]], "body", name=t.bodies[b], **pose))
+        elements.append(ET.SubElement(elements[t.parents[b]], "body", {"name": t.bodies[b], **pose}))
         _inertial(elements[b], m, b)
         _joints(elements[b], m, b)
         _geoms(elements[b], m, b)
@@ -52,10 +53,10 @@ def _meshes(root: ET.Element, m: Model) -> None:
 def _inertial(body: ET.Element, m: Model, b: int) -> None:
     if m.bodies.mass[b] or np.any(m.bodies.inertia[b]):
         mass = {"mass": number_text(m.bodies.mass[b]), "fullinertia": number_text(m.bodies.inertia[b])}
-        ET.SubElement(body, "inertial", pos=number_text(m.bodies.com[b]), **mass)
+        ET.SubElement(body, "inertial", {"pos": number_text(m.bodies.com[b]), **mass})
 
 
-def _limit(limited: str, name: str, bounds: np.ndarray) -> dict[str, str]:
+def _limit(limited: str, name: str, bounds: ArrayLike) -> dict[str, str]:
     """The two attributes of a bound; no bound where an end is infinite."""
     finite = bool(np.isfinite(bounds).all())
     return {limited: "true" if finite else "false", **({name: number_text(bounds)} if finite else {})}
@@ -78,20 +79,20 @@ def _joints(body: ET.Element, m: Model, b: int) -> None:
         if joint.kind != "free":
             attributes["pos"] = number_text(table.pos[j])
             attributes["axis"] = number_text(table.axis[j])
-        ET.SubElement(body, "joint", name=joint.name, type=joint.kind, **attributes)
+        ET.SubElement(body, "joint", {"name": joint.name, "type": joint.kind, **attributes})
 
 
 def _geoms(body: ET.Element, m: Model, b: int) -> None:
     for g, geom in enumerate(m.topology.geoms):
         if geom.body != b:
             continue
-        size = m.geoms.size[g]
+        size = np.asarray(m.geoms.size[g])
         if geom.shape == "plane":
             size = np.where([False, False, True], np.maximum(size, 0.1), size)  # MuJoCo wants a positive grid spacing
         what = {"mesh": geom.name} if geom.shape == "mesh" else {"size": number_text(size)}
         pose = {"pos": number_text(m.geoms.pos[g]), "quat": number_text(m.geoms.quat[g])}
         bits = {"contype": "0", "conaffinity": "0"}
-        ET.SubElement(body, "geom", name=geom.name, type=geom.shape, **what, **pose, **bits)
+        ET.SubElement(body, "geom", {"name": geom.name, "type": geom.shape, **what, **pose, **bits})
 
 
 def _pairs(root: ET.Element, m: Model) -> None:
@@ -100,7 +101,7 @@ def _pairs(root: ET.Element, m: Model) -> None:
     group = ET.SubElement(root, "contact")
     for p, pair in enumerate(m.topology.pairs):
         a, b = (m.topology.geoms[i].name for i in (pair.a, pair.b))
-        mu = m.pairs.friction[p]
+        mu = float(m.pairs.friction[p])
         friction = number_text([mu, mu, 0.005, 0.0001, 0.0001])
         ET.SubElement(group, "pair", geom1=a, geom2=b, condim="3" if pair.frictional else "1", friction=friction)
 
@@ -117,4 +118,4 @@ def _actuators(root: ET.Element, m: Model) -> None:
             **_limit("forcelimited", "forcerange", table.force_range[a]),
         }
         law.update(biasprm=number_text(table.bias[a]), gear=number_text(table.gear[a]), **bounds)
-        ET.SubElement(group, "general", name=actuator.name, joint=t.joints[actuator.joint].name, **law)
+        ET.SubElement(group, "general", {"name": actuator.name, "joint": t.joints[actuator.joint].name, **law})

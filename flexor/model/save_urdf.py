@@ -7,6 +7,7 @@ from typing import NoReturn
 
 import jax
 import numpy as np
+from numpy.typing import ArrayLike
 
 from flexor.model.description import DescriptionError, unique
 from flexor.model.extension import number_text
@@ -36,7 +37,7 @@ def _fail(m: Model, what: str) -> NoReturn:
     raise DescriptionError(f"'{m.topology.name}' cannot be saved as URDF: {what}; save it as .xml (MJCF) instead.")
 
 
-def _origin(parent: ET.Element, pos: np.ndarray, quat: np.ndarray) -> None:
+def _origin(parent: ET.Element, pos: ArrayLike, quat: ArrayLike) -> None:
     ET.SubElement(parent, "origin", xyz=number_text(pos), rpy=number_text(quat_rpy(quat)))
 
 
@@ -108,7 +109,7 @@ def _collisions(link: ET.Element, m: Model, b: int) -> None:
                 _collision(link, f"{geom.name}_{end}", centre, quat, "sphere", radius=number_text(size[0]))
 
 
-def _collision(link: ET.Element, name: str, pos: np.ndarray, quat: np.ndarray, shape: str, **size: str) -> None:
+def _collision(link: ET.Element, name: str, pos: ArrayLike, quat: ArrayLike, shape: str, **size: str) -> None:
     collision = ET.SubElement(link, "collision", name=name)
     _origin(collision, pos, quat)
     ET.SubElement(ET.SubElement(collision, "geometry"), shape, size)

@@ -2,21 +2,21 @@
 
 The root link is a body welded to the world, unless it is called "world": then it is the world. Body frames are the link
 frames. Every joint that moves gets a motor of its name whose input, a force or torque, is bounded by the joint's effort.
-Velocity limits, safety controllers, transmissions, sensors and visuals are not read. A mimic joint is opened as a joint of its
-own, with a warning. Without `self_collision`, collision shapes meet the ground and nothing else, since URDF has no way to say
-which links may touch; with it, links that are not neighbours do.
+Velocity limits, safety controllers, transmissions, sensors and visuals are not read. A mimic joint is opened as a joint of
+its own, with a warning. Without `self_collision`, collision shapes meet the ground and nothing else, since URDF has no way
+to say which links may touch; with it, links that are not neighbours do.
 """
 
 import os
 import xml.etree.ElementTree as ET
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NoReturn
 
 import numpy as np
 
 from flexor.model.description import (
+    UNLIMITED,
     WORLD,
     ActuatorSpec,
     BodySpec,
@@ -31,6 +31,7 @@ from flexor.model.frames import matrix_six, quat_matrix, rpy_quat, six_matrix
 from flexor.model.inertia_checks import warn_doubtful_inertia
 from flexor.model.meshes import find_mesh, read_vertices
 
+FindMesh = Callable[[str], tuple[Path | None, list[str]]]
 KINDS = {"revolute": "hinge", "continuous": "hinge", "prismatic": "slide", "floating": "free", "fixed": None}
 
 
@@ -91,7 +92,9 @@ def _parse(text: str, d: Description) -> ET.Element:
 
 def _tables(robot: ET.Element, d: Description) -> tuple[dict[str, ET.Element], dict[str, ET.Element]]:
     """Links by name, and the joint above each link by the link's name; raises for what is missing or doubled."""
-    links, joints, joint_names = {}, {}, set()
+    links: dict[str, ET.Element] = {}
+    joints: dict[str, ET.Element] = {}
+    joint_names: set[str] = set()
     for link in robot.findall("link"):
         name = link.get("name") or d.fail("a <link> has no name")
         if name in links:
@@ -106,15 +109,19 @@ def _tables(robot: ET.Element, d: Description) -> tuple[dict[str, ET.Element], d
             known = "fixed, revolute, continuous, prismatic and floating"
             d.fail(f"joint '{name}' is of type '{joint.get('type')}'; flexor opens {known}")
         for end in ("parent", "child"):
-            element = joint.find(end)
-            link = None if element is None else element.get("link")
-            if link not in links:
-                d.fail(f"the {end} of joint '{name}' is link '{link}', which does not exist")
-        child = joint.find("child").get("link")
+            if _end(joint, end) not in links:
+                d.fail(f"the {end} of joint '{name}' is link '{_end(joint, end)}', which does not exist")
+        child = _end(joint, "child")
         if child in joints:
             d.fail(f"link '{child}' is the child of two joints, '{joints[child].get('name')}' and '{name}'")
         joints[child] = joint
     return links, joints
+
+
+def _end(joint: ET.Element, end: str) -> str:
+    """Name of the "parent" or "child" link of a joint; empty where the file names none."""
+    element = joint.find(end)
+    return "" if element is None else element.get("link", "")
 
 
 def _depth_first(links: dict[str, ET.Element], joints: dict[str, ET.Element], d: Description) -> list[str]:
@@ -126,9 +133,9 @@ def _depth_first(links: dict[str, ET.Element], joints: dict[str, ET.Element], d:
         d.fail(f"there are several root links, {', '.join(map(repr, roots))}; connect them by joints")
     if not roots:
         d.fail(f"the joints form a cycle, so that no link is the root; one link on it is '{next(iter(links))}'")
-    children = {n: [] for n in links}
+    children: dict[str, list[str]] = {n: [] for n in links}
     for child, joint in joints.items():
-        children[joint.find("parent").get("link")].append(child)
+        children[_end(joint, "parent")].append(child)
     order, stack = [], [roots[0]]
     while stack:
         order.append(stack.pop())
@@ -162,9 +169,9 @@ def _origin(element: ET.Element | None, d: Description, where: str) -> tuple[np.
 
 
 def _body(link: ET.Element, joint: ET.Element | None, d: Description) -> BodySpec:
-    name = link.get("name")
+    name = link.get("name", "")
     where = f"link '{name}'"
-    parent = WORLD if joint is None else joint.find("parent").get("link")
+    parent = WORLD if joint is None else _end(joint, "parent")
     pos, quat = _origin(joint, d, where if joint is None else f"joint '{joint.get('name')}'")
     body = BodySpec(name, parent, pos, quat)
     inertial = link.find("inertial")
@@ -174,7 +181,9 @@ def _body(link: ET.Element, joint: ET.Element | None, d: Description) -> BodySpe
         d.fail(f"{where} has an <inertial> without a <mass>")
     body.mass = float(_numbers(inertial.find("mass"), "value", (0.0,), d, where)[0])
     body.com, rotation = _origin(inertial, d, where)
-    entries = [_numbers(inertial.find("inertia"), k, (0.0,), d, where)[0] for k in ("ixx", "iyy", "izz", "ixy", "ixz", "iyz")]
+    entries = [
+        _numbers(inertial.find("inertia"), k, (0.0,), d, where)[0] for k in ("ixx", "iyy", "izz", "ixy", "ixz", "iyz")
+    ]
     R = quat_matrix(rotation)
     turned = inertial.find("origin") is not None and np.any(rotation[1:])
     body.inertia = matrix_six(R @ six_matrix(entries) @ R.T) if turned else np.array(entries)
@@ -183,14 +192,14 @@ def _body(link: ET.Element, joint: ET.Element | None, d: Description) -> BodySpe
 
 def _add_joints(d: Description, elements: list[ET.Element]) -> None:
     """The moving joints, and a motor for each but floating ones."""
-    mimics = [f"'{e.get('name')}'" for e in elements if e.find("mimic") is not None and KINDS[e.get("type")] is not None]
+    mimics = [f"'{e.get('name')}'" for e in elements if e.find("mimic") is not None and KINDS[e.get("type", "")] is not None]
     if mimics:
         d.warn(f"joints that mimic another are opened as joints of their own: {', '.join(mimics)}")
     for joint in elements:
-        kind, name = KINDS[joint.get("type")], joint.get("name")
+        kind, name = KINDS[joint.get("type", "")], joint.get("name", "")
         if kind is None:
             continue
-        body = joint.find("child").get("link")
+        body = _end(joint, "child")
         where = f"joint '{name}'"
         if kind == "free":
             _add_floating_joint(d, name, body)
@@ -213,7 +222,7 @@ def _add_joints(d: Description, elements: list[ET.Element]) -> None:
             )
         )
         effort = _positive(limit, "effort", d, where)
-        d.actuators.append(ActuatorSpec(name, name, **({"ctrl_range": (-effort, effort)} if effort > 0 else {})))
+        d.actuators.append(ActuatorSpec(name, name, ctrl_range=(-effort, effort) if effort > 0 else UNLIMITED))
 
 
 def _positive(element: ET.Element | None, key: str, d: Description, where: str) -> float:
@@ -224,7 +233,7 @@ def _positive(element: ET.Element | None, key: str, d: Description, where: str) 
 
 
 def _range(joint: ET.Element, d: Description) -> tuple[float, float] | None:
-    """Limits of a revolute or prismatic joint in rad or m; None where the file gives none, or lower = upper = 0, or nonsense."""
+    """Limits of a revolute or prismatic joint in rad or m; None where the file gives none, both zero, or nonsense."""
     limit, name = joint.find("limit"), joint.get("name")
     if joint.get("type") == "continuous":
         return None
@@ -251,9 +260,9 @@ def _add_floating_joint(d: Description, name: str, body: str) -> None:
     d.joints.append(JointSpec(name, "free", body, pose, pose))
 
 
-def _geoms(link: ET.Element, d: Description, find, self_collision: bool) -> list[GeomSpec]:
+def _geoms(link: ET.Element, d: Description, find: FindMesh, self_collision: bool) -> list[GeomSpec]:
     """Collision shapes of a link, at the poses that the file gives."""
-    body = link.get("name")
+    body = link.get("name", "")
     found = []
     for i, collision in enumerate(link.findall("collision")):
         name = collision.get("name") or f"{body}_geom{i}"
@@ -288,7 +297,7 @@ def _size(shape: ET.Element, d: Description, where: str) -> np.ndarray:
     return size
 
 
-def _mesh(shape: ET.Element, d: Description, find, link: str):
+def _mesh(shape: ET.Element, d: Description, find: FindMesh, link: str) -> Callable[[], np.ndarray]:
     """A function that reads the vertices of a mesh when they are needed; raises now if its file is not there."""
     uri = shape.get("filename") or d.fail(f"a <mesh> of link '{link}' has no filename")
     scale = _numbers(shape, "scale", (1.0, 1.0, 1.0), d, f"link '{link}'")
@@ -302,7 +311,7 @@ def _mesh(shape: ET.Element, d: Description, find, link: str):
     return partial(_read_mesh, path, scale, d, link)
 
 
-def _read_mesh(path: Path, scale: np.ndarray, d: Description, link: str) -> np.ndarray | NoReturn:
+def _read_mesh(path: Path, scale: np.ndarray, d: Description, link: str) -> np.ndarray:
     try:
         return read_vertices(path, scale)
     except Exception as error:  # mesh readers raise anything
@@ -310,7 +319,7 @@ def _read_mesh(path: Path, scale: np.ndarray, d: Description, link: str) -> np.n
 
 
 def _unique_geoms(d: Description) -> None:
-    taken = set()
+    taken: set[str] = set()
     for g in d.geoms:
         g.name = unique(g.name, taken)
         taken.add(g.name)
@@ -318,7 +327,8 @@ def _unique_geoms(d: Description) -> None:
 
 def _exclude_neighbours_of_base(d: Description) -> None:
     """Excludes pairs of a static link and the moving links attached to it: MuJoCo's parent filter spares static bodies."""
-    static, moving, weld = static_bodies(d), {j.body for j in d.joints}, {}
+    static, moving = static_bodies(d), {j.body for j in d.joints}
+    weld: dict[str, str] = {}
     for b in d.bodies:
         weld[b.name] = b.name if b.name in moving or b.name in static else weld[b.parent]
     first = {b.name for b in d.bodies[1:] if b.name in moving and b.parent in static}

@@ -45,10 +45,12 @@ def example_robots() -> dict[str, Path]:
     A name is that of the robot's folder without "_description", or of the URDF file where no other has it.
     """
     root = _example_root()
-    files = sorted(root.glob("*/**/*.urdf")) if root is not None else []
+    if root is None:
+        return {}
+    files = sorted(root.glob("*/**/*.urdf"))
     stems = [f.stem for f in files]
     found = {f.stem: f for f in files if stems.count(f.stem) == 1}
-    folders = {}
+    folders: dict[str, list[Path]] = {}
     for f in files:
         folders.setdefault(_short(f.relative_to(root).parts[0]), []).append(f)
     for name, inside in folders.items():

@@ -7,7 +7,7 @@ from typing import Any
 
 import mujoco
 
-from flexor.model import load as model_load
+from flexor.model.load import load as load_model
 from flexor.model.model import Model
 from flexor.robots.find import find
 
@@ -30,7 +30,7 @@ def load(
     """
     if isinstance(x, str) and _is_name(x):
         x = find(x)
-    return model_load.load(
+    return load_model(
         x,
         floating=floating,
         ground=ground,

@@ -1,6 +1,7 @@
 """Solvers behind one interface, and the `Simulator` that runs them."""
 
 from flexor.solvers.integrators import RK4, ImplicitDamping, SemiImplicitEuler
+from flexor.solvers.mujoco import MujocoSolver
 from flexor.solvers.rigid import RigidSolver
 from flexor.solvers.simulator import Simulator, taps
 from flexor.solvers.solver import AbstractSolver
@@ -10,6 +11,7 @@ __all__ = [
     "RK4",
     "AbstractSolver",
     "ImplicitDamping",
+    "MujocoSolver",
     "RigidSolver",
     "SemiImplicitEuler",
     "Simulator",

@@ -10,7 +10,7 @@ from flexor.spatial.rotation import (
     quat_to_matrix,
     rotate,
 )
-from flexor.spatial.vector import cross, dot, force_cross, motion_cross, shift_force, shift_motion, skew
+from flexor.spatial.vector import cross, dot, force_cross, matmul, matvec, motion_cross, shift_force, shift_motion, skew
 
 __all__ = [
     "axis_angle_matrix",
@@ -18,7 +18,9 @@ __all__ = [
     "dot",
     "force_cross",
     "inertia_matrix",
+    "matmul",
     "matrix_to_quat",
+    "matvec",
     "motion_cross",
     "quat_exp",
     "quat_log",

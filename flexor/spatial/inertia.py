@@ -4,7 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flexor.spatial.vector import skew
+from flexor.spatial.vector import matmul, skew
 
 _SYMMETRIC = np.array([[0, 3, 4], [3, 1, 5], [4, 5, 2]])
 
@@ -23,6 +23,6 @@ def spatial_inertia(
     """
     c = skew(com)
     m = mass[..., None, None]
-    upper = jnp.concatenate([inertia - m * (c @ c), m * c], axis=-1)
+    upper = jnp.concatenate([inertia - m * matmul(c, c), m * c], axis=-1)
     lower = jnp.concatenate([-m * c, m * jnp.eye(3, dtype=com.dtype)], axis=-1)
     return jnp.concatenate([upper, lower], axis=-2)

@@ -7,7 +7,7 @@ quotient is a smooth function of the squared angle, and its series is used near 
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flexor.spatial.vector import cross
+from flexor.spatial.vector import cross, matvec
 
 
 def quat_mul(a: Float[Array, "... 4"], b: Float[Array, "... 4"]) -> Float[Array, "... 4"]:
@@ -91,4 +91,4 @@ def matrix_to_quat(R: Float[Array, "... 3 3"]) -> Float[Array, "... 4"]:
 
 def rotate(R: Float[Array, "... 3 3"], v: Float[Array, "... 3"]) -> Float[Array, "... 3"]:
     """R v, over leading axes."""
-    return jnp.sum(R * v[..., None, :], axis=-1)
+    return matvec(R, v)

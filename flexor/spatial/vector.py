@@ -20,6 +20,16 @@ def dot(a: Float[Array, "... n"], b: Float[Array, "... n"]) -> Float[Array, "...
     return jnp.sum(a * b, axis=-1)
 
 
+def matvec(A: Float[Array, "... m n"], x: Float[Array, "... n"]) -> Float[Array, "... m"]:
+    """A x over leading axes, as products and sums: for small matrices a compiler fuses them, and it does not fuse a dot."""
+    return jnp.sum(A * x[..., None, :], axis=-1)
+
+
+def matmul(A: Float[Array, "... m k"], B: Float[Array, "... k n"]) -> Float[Array, "... m n"]:
+    """A B over leading axes, as products and sums."""
+    return jnp.sum(A[..., :, :, None] * B[..., None, :, :], axis=-2)
+
+
 def skew(a: Float[Array, "... 3"]) -> Float[Array, "... 3 3"]:
     """The matrix [a]x with [a]x b = a x b."""
     zero = jnp.zeros_like(a[..., 0])

@@ -18,7 +18,7 @@ from flexor.viz.scene import Actor, body_motion, bones, checked, contact_forces,
 _DIGITS = 4  # of a metre and of a unit quaternion: a tenth of a millimetre
 
 
-def animation(actors: Actor | Sequence[Actor], *, frames_per_second: float = 50.0, title: str = "") -> str:
+def animate(actors: Actor | Sequence[Actor], *, frames_per_second: float = 50.0, title: str = "") -> str:
     """An HTML element with the moving robots, play and pause, a time slider and a camera that follows the mouse.
 
     It needs `script()` and `style()` once in the same page; `save_animation` writes a whole page.
@@ -84,18 +84,18 @@ def _acting(forces: np.ndarray) -> list[list[float]]:
 
 
 def script() -> str:
-    """The script element that brings every `animation` of a page to life."""
+    """The script element that brings every `animate` of a page to life."""
     return f"<script>\n{_asset('animation.js')}</script>"
 
 
 def style() -> str:
-    """The style element that an `animation` needs."""
+    """The style element that an `animate` needs."""
     return f"<style>\n{_asset('animation.css')}</style>"
 
 
 def save_animation(path: str | os.PathLike[str], model: Model, trajectory: Trajectory, *, label: str = "") -> Path:
     """Writes one self-contained page with the robot's motion; returns the path."""
-    body = animation(Actor(model, trajectory, label or model.topology.name))
+    body = animate(Actor(model, trajectory, label or model.topology.name))
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(model.topology.name)}</title>'
     page = f'<!doctype html><html lang="en"><head>{head}{style()}</head><body class="alone">{body}{script()}</body></html>'
     Path(path).write_text(page, encoding="utf-8")

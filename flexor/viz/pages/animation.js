@@ -108,7 +108,7 @@
   function camera(data) {
     const centre = scale(add(data.low, data.high), 0.5);
     const radius = Math.max(0.05, Math.hypot(...sub(data.high, data.low)) / 2);
-    return { azimuth: -1.05, elevation: 0.3, distance: 2.7 * radius, target: centre, radius };
+    return { azimuth: -1.05, elevation: 0.3, distance: 2.1 * radius, target: centre, radius };
   }
 
   function view(cam, width, height) {
@@ -348,7 +348,7 @@
     data.actors.forEach(prepare);
     const { canvas, button, slider, speed, clock } = controls(root, data);
     const cam = camera(data), end = data.time.at(-1);
-    let now = 0, playing = false, visible = false, last = null;
+    let now = 0, playing = false, visible = false, last = null, asked = false;
 
     const frameAt = (t) => {
       let low = 0, high = data.time.length - 1;
@@ -364,19 +364,24 @@
       slider.value = frame;
       clock.textContent = `${data.time[frame].toFixed(2)} / ${end.toFixed(2)} s`;
     };
+    const ask = () => {
+      if (!asked) requestAnimationFrame(tick);
+      asked = true;
+    };
     const tick = (stamp) => {
+      asked = false;
       if (!playing || !visible) { last = null; return; }
       if (last !== null) now += ((stamp - last) / 1000) * Number(speed.value);
       last = stamp;
       if (now > end + 0.6) now = 0;
       redraw();
-      requestAnimationFrame(tick);
+      ask();
     };
     const play = (on) => {
       playing = on;
       button.textContent = on ? "❚❚" : "▶";
       button.setAttribute("aria-label", on ? "pause" : "play");
-      if (on) { if (now >= end) now = 0; last = null; requestAnimationFrame(tick); }
+      if (on) { if (now >= end) now = 0; last = null; ask(); }
     };
     button.addEventListener("click", () => play(!playing));
     canvas.addEventListener("keydown", (e) => { if (e.key === " ") { e.preventDefault(); play(!playing); } });
@@ -385,9 +390,8 @@
     new ResizeObserver(redraw).observe(canvas);
     window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
     new IntersectionObserver(([entry]) => {
-      const before = visible;
       visible = entry.isIntersecting;
-      if (visible && !before && playing) requestAnimationFrame(tick);
+      if (visible && playing) ask();
     }).observe(canvas);
     play(!window.matchMedia("(prefers-reduced-motion: reduce)").matches);
     redraw();

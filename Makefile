@@ -1,0 +1,54 @@
+# flexor: `make demo` and `make test` need only Python 3.11 to 3.13 and make; each prepares .venv when it must.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+WORKERS ?= 2
+
+.PHONY: demo test bench lint format clean help
+
+help:
+	@echo "make demo    a first run: two robots beside MuJoCo, certified gradients, report.html"
+	@echo "make test    ruff, mypy and pytest"
+	@echo "make bench   every benchmark and experiment, collected in results/index.html (QUICK=1: in short)"
+	@echo "make lint    ruff and mypy alone;  make format  lets ruff rewrite"
+	@echo "make clean   removes .venv and everything generated"
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14))' || \
+	  { echo "flexor needs Python 3.11, 3.12 or 3.13; name one: make PYTHON=python3.12 ..."; exit 1; }
+	@echo "creating $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+
+# One stamp for users, one for developers, made anew when the package's own description changes.
+$(VENV)/user.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "installing flexor into $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/bin/python pyproject.toml constraints.txt
+	@echo "installing flexor with its development tools into $(VENV) (a few minutes the first time)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@ $(VENV)/user.stamp
+
+demo: $(VENV)/user.stamp
+	@$(BIN)/flexor demo
+
+lint: $(VENV)/dev.stamp
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+
+format: $(VENV)/dev.stamp
+	@$(BIN)/ruff check --fix .
+	@$(BIN)/ruff format .
+
+test: lint
+	@$(BIN)/python -m pytest -n $(WORKERS)
+
+bench: $(VENV)/dev.stamp
+	@$(BIN)/python benchmarks/_all.py $(if $(QUICK),--quick)
+
+clean:
+	rm -rf $(VENV) build dist results report.html .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

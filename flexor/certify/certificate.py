@@ -1,0 +1,234 @@
+"""`certify`: derivatives of a rollout against finite differences, in every contact mode, and against closed forms."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from flexor.certify.closed_forms import closed_forms
+from flexor.certify.differences import derivative, stencil
+from flexor.certify.scenes import MODES, Scene, scenes
+from flexor.contact import NCP, Penalty
+from flexor.dynamics import integrate
+from flexor.model.model import Control, Model, State
+from flexor.model.parameters import replace
+from flexor.solvers import RigidSolver, Simulator
+from flexor.solvers.integrators import SemiImplicitEuler
+
+TOLERANCE = 1e-6  # relative; the differences themselves are good to about 1e-9
+
+KINDS: dict[str, Callable[[Model], Array]] = {
+    "mass": lambda m: m.bodies.mass,
+    "centre of mass": lambda m: m.bodies.com,
+    "inertia": lambda m: m.bodies.inertia,
+    "joint frame, position": lambda m: m.bodies.pos,
+    "joint frame, rotation": lambda m: m.bodies.quat,
+    "joint anchor": lambda m: m.joints.pos,
+    "joint axis": lambda m: m.joints.axis,
+    "damping": lambda m: m.joints.damping,
+    "stiffness": lambda m: m.joints.stiffness,
+    "spring rest": lambda m: m.rest,
+    "armature": lambda m: m.joints.armature,
+    "joint dry friction": lambda m: m.joints.frictionloss,
+    "joint limits": lambda m: m.joints.range,
+    "friction": lambda m: m.pairs.friction,
+    "restitution": lambda m: m.pairs.restitution,
+    "contact stiffness": lambda m: m.pairs.stiffness,
+    "contact damping": lambda m: m.pairs.damping,
+    "CFM": lambda m: m.pairs.cfm,
+    "Baumgarte": lambda m: m.pairs.baumgarte,
+    "shape position": lambda m: m.geoms.pos,
+    "shape size": lambda m: m.geoms.size,
+    "gravity": lambda m: m.gravity,
+    "actuator gain": lambda m: m.actuators.gain,
+    "actuator gear": lambda m: m.actuators.gear,
+    "actuator bias": lambda m: m.actuators.bias,
+}
+STATES = ("position", "velocity", "control")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One derivative: computed value, reference and its uncertainty, relative error, tolerance, verdict.
+
+    `influence` is False where value and reference are both zero: the quantity plays no part in this mode.
+    """
+
+    contact: str
+    mode: str
+    what: str
+    value: float
+    reference: float
+    error: float
+    tolerance: float
+    holds: bool
+    influence: bool = True
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Rows of the table, and remarks on modes that the robot could not be brought into."""
+
+    robot: str
+    rows: list[Row]
+    remarks: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether every derivative holds, and there is at least one that has any influence."""
+        return all(row.holds for row in self.rows) and any(row.influence for row in self.rows)
+
+    @property
+    def failures(self) -> list[Row]:
+        return [row for row in self.rows if not row.holds]
+
+    def __str__(self) -> str:
+        worst = max((row.error for row in self.rows if row.influence), default=float("nan"))
+        count = sum(row.influence for row in self.rows)
+        head = f"{self.robot}: {count} derivatives, largest relative error {worst:.1e}: {'all hold' if self.ok else 'FAILED'}"
+        bad = [f"  {r.contact}, {r.mode}, {r.what}: {r.value:.9g} against {r.reference:.9g}" for r in self.failures]
+        return "\n".join([head, *bad, *(f"  {remark}" for remark in self.remarks)])
+
+
+def certify(model: Model, *, steps: int = 20, dt: float = 2e-3, seed: int = 0) -> Certificate:
+    """Certificate of the gradients of rollouts of `model`, with both contact models, in float64.
+
+    For each contact mode a short rollout is differentiated in reverse mode with respect to its initial state, its controls
+    and every kind of parameter, and compared along a random direction with fourth-order finite differences. Pairs without
+    restitution get 0.3, so that its derivative says something. Closed forms of four textbook problems follow.
+    """
+    with jax.enable_x64(True):
+        model = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), jnp.float64), model)
+        if model.topology.pairs and not np.any(np.asarray(model.pairs.restitution) > 0):
+            model = replace(model, {"pair.*.restitution": 0.3})
+        made = scenes(model, seed, dt)
+        remarks = [f"no state was found from which the robot is {m}" for m in MODES if m not in {s.mode for s in made}]
+        if not model.topology.pairs:
+            remarks = ["the robot has nothing to touch: airborne only (load with ground=True for a ground)"]
+        rows: list[Row] = []
+        for contact in (NCP(iterations=50, tolerance=1e-13), Penalty()):
+            rows += _certify_contact(model, contact, made, steps, dt, seed, remarks)
+        rows += [Row("NCP", mode, what, *numbers) for mode, what, *numbers in closed_forms()]
+    return Certificate(model.topology.name, rows, remarks)
+
+
+def _certify_contact(
+    model: Model, contact: Any, made: list[Scene], steps: int, dt: float, seed: int, remarks: list[str]
+) -> list[Row]:
+    rng = np.random.default_rng(seed + 1)
+    weights = jnp.asarray(rng.normal(size=(steps, 2, model.nv)))
+    u = jnp.asarray(0.1 * rng.normal(size=(steps, model.nu)))
+    sim = Simulator(model, RigidSolver(contact, SemiImplicitEuler()), dt=dt)
+    record = ("contact.normal_force", "contact.relative_velocity") if model.topology.pairs else ()
+    q, qd = jnp.stack([s.q for s in made]), jnp.stack([s.qd for s in made])
+
+    def rollout(model: Model, start: Array, move: Array, qd: Array, u: Array) -> tuple[Array, dict[str, Array]]:
+        """A generic smooth function of the rollout, and the contacts along it."""
+        own = eqx.tree_at(lambda s: s.model, sim, model)
+        state = own.solver.init(model, State(integrate(model, start, move), qd, jnp.zeros(())))
+        trajectory = own.rollout(state, Control(u=u), record=record)
+        here = jax.vmap(lambda q: _coordinates(model, q))(trajectory.q[1:])
+        value = jnp.sum(weights[:, 0] * here + 0.1 * weights[:, 1] * trajectory.qd[1:]) / steps
+        return value, trajectory.taps
+
+    gradient = jax.jit(jax.vmap(jax.grad(rollout, argnums=(0, 2, 3, 4), has_aux=True), (None, 0, 0, 0, None)))
+    (dm, dmove, dqd, du), taps = gradient(model, q, jnp.zeros_like(qd), qd, u)
+    remarks += _unmet(type(contact).__name__, made, taps)
+    directions = {name: _direction(leaf(model), rng) for name, leaf in KINDS.items()}
+    values = _line_values(rollout, model, q, qd, u, directions, rng)
+    gradients = {**{name: leaf(dm) for name, leaf in KINDS.items()}, "position": dmove, "velocity": dqd, "control": du}
+    rows = []
+    for name, (direction, lines) in values.items():
+        wanted = direction != 0  # the gradient by an infinite limit is of no interest
+        computed = np.asarray(gradients[name])[:, wanted] @ direction[wanted]
+        reference, doubt = derivative(np.asarray(lines))
+        for scene, v, r, d in zip(made, computed, reference, doubt, strict=True):
+            rows.append(_judge(type(contact).__name__, scene.mode, name, float(v), float(r), float(d)))
+    return rows
+
+
+def _judge(contact: str, mode: str, what: str, value: float, reference: float, doubt: float) -> Row:
+    """Relative error against a floor of 1e-3, since the function and the directions are of order one.
+
+    The tolerance widens by the differences' own doubt, but never beyond 1e-4: what cannot be judged does not pass.
+    """
+    scale = max(abs(reference), 1e-3)
+    error = abs(value - reference) / scale
+    tolerance = min(TOLERANCE + 3 * doubt / scale, 1e-4)
+    influence = not (value == 0 and abs(reference) < 1e-12)
+    return Row(contact, mode, what, value, reference, error, tolerance, bool(error <= tolerance), influence)
+
+
+def _direction(leaf: Array, rng: np.random.Generator) -> np.ndarray:
+    """A random direction of the size of the numbers in a leaf; zero where they are infinite (no limit there)."""
+    x = np.asarray(leaf)
+    finite = np.isfinite(x)
+    size = np.sqrt(np.mean(x[finite] ** 2)) if finite.any() else 0.0
+    return np.where(finite, rng.normal(size=x.shape) * (size or 1.0) * 0.3, 0.0)
+
+
+def _line_values(
+    rollout: Callable[..., Any], model: Model, q: Array, qd: Array, u: Array, directions: dict[str, np.ndarray], rng: Any
+) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """For every kind its direction, and the function's values (scene, step, offset) along it."""
+    zero = jax.tree.map(jnp.zeros_like, model)
+    still = (jnp.zeros(model.nv), jnp.zeros(model.nv), jnp.zeros_like(u))
+    lines: dict[str, tuple[np.ndarray, Any]] = {}
+    for name, direction in directions.items():
+        if direction.size and np.any(direction):
+            lines[name] = direction, (eqx.tree_at(KINDS[name], zero, jnp.asarray(direction)), *still)
+    for k, name in enumerate(STATES):
+        shift = list(still)
+        if shift[k].size:
+            shift[k] = jnp.asarray(rng.normal(size=shift[k].shape))
+            lines[name] = np.asarray(shift[k]), (zero, *shift)
+    paths = jax.tree.map(lambda *x: jnp.stack(x), *(path for _, path in lines.values()))
+
+    def value(path: Any, t: Array, q: Array, qd: Array) -> Array:
+        step, move, dqd, du = jax.tree.map(lambda x: t * x, path)
+        moved = jax.tree.map(lambda a, b: jnp.where(jnp.isfinite(a), a + b, a), model, step)
+        return rollout(moved, q, move, qd + dqd, u + du)[0]
+
+    shape = (len(lines), len(q), stencil().size)
+    line, scene, at = (jnp.asarray(i.ravel()) for i in np.indices(shape))
+    ts = jnp.asarray(stencil().ravel())[at]
+    pick = jax.jit(jax.vmap(lambda i, s, t: value(jax.tree.map(lambda x: x[i], paths), t, q[s], qd[s])))
+    values = np.asarray(pick(line, scene, ts)).reshape(*shape[:2], *stencil().shape)
+    return {name: (direction, values[i]) for i, (name, (direction, _)) in enumerate(lines.items())}
+
+
+def _coordinates(model: Model, q: Array) -> Array:
+    """q as one number for each degree of freedom: quaternions without their scalar part."""
+    t = model.topology
+    picks: list[int] = []
+    for j, start in zip(t.joints, t.q_start, strict=True):
+        offsets = {"hinge": (0,), "slide": (0,), "ball": (1, 2, 3), "free": (0, 1, 2, 4, 5, 6)}[j.kind]
+        picks += [int(start) + o for o in offsets]
+    return q[np.array(picks, dtype=int)]
+
+
+def _unmet(contact: str, made: list[Scene], taps: dict[str, Array]) -> list[str]:
+    """Remarks on scenes whose rollout did not show their mode."""
+    if not taps:
+        return []
+    remarks = []
+    forces, velocities = (np.asarray(taps[name]) for name in ("contact.normal_force", "contact.relative_velocity"))
+    for scene, force, velocity in zip(made, forces, velocities, strict=True):
+        touches = force > 0
+        touched = touches.any(axis=-1)
+        slip = np.linalg.norm(velocity[..., 1:], axis=-1)[touches].max(initial=0.0)
+        shown = {
+            "airborne": not touched.any(),
+            "touching": touched.any() and not touched[0],
+            "sliding": slip > 0.1,
+            "sticking": touched.any() and slip < 0.1,
+            "lifting off": touched.any() and not touched[-1],
+        }
+        if not shown[scene.mode]:
+            remarks.append(f"{contact}: the rollout meant to be {scene.mode} turned out otherwise")
+    return remarks

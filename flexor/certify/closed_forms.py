@@ -1,0 +1,131 @@
+"""Textbook problems whose derivatives are known on paper: a bouncing ball, two colliding balls, a sliding and a sticking block.
+
+Each row is (problem, derivative, computed, exact, relative error, tolerance, holds). With constant forces semi-implicit Euler
+is exact up to terms of order dt, so the tolerance is a small multiple of dt; where no force acts it is rounding.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array
+
+from flexor.contact import NCP
+from flexor.model.load import load
+from flexor.model.model import Control, Model, State
+from flexor.solvers import RigidSolver, Simulator
+
+_BALL = """<mujoco model="bouncing ball"><worldbody>
+  <geom name="floor" type="plane" size="1 1 1"/>
+  <body name="ball"><joint name="z" type="slide" axis="0 0 1"/><geom name="ball" size="0.1" mass="1"/></body>
+</worldbody></mujoco>"""
+
+_BALLS = """<mujoco model="two balls"><option gravity="0 0 0"/><worldbody>
+  <body name="a"><joint name="a" type="slide" axis="1 0 0"/><geom name="a" size="0.1" mass="2"/></body>
+  <body name="b"><joint name="b" type="slide" axis="1 0 0"/><geom name="b" size="0.1" mass="0.5"/></body>
+</worldbody></mujoco>"""
+
+_BLOCK = """<mujoco model="block"><worldbody>
+  <geom name="floor" type="plane" size="1 1 1" friction="0.4"/>
+  <body name="block" pos="0 0 0.1"><freejoint name="root"/>
+    <geom name="block" type="box" size="0.2 0.2 0.1" mass="1.5" friction="0.4"/></body>
+</worldbody></mujoco>"""
+
+Numbers = tuple[str, str, float, float, float, float, bool]
+
+
+def closed_forms() -> Iterator[Numbers]:
+    """All rows; call within `jax.enable_x64(True)`."""
+    yield from _bouncing_ball()
+    yield from _colliding_balls()
+    yield from _sliding_block()
+    yield from _sticking_block()
+
+
+def _rows(
+    problem: str, names: tuple[str, ...], f: Callable[..., Array], exact: Callable[..., Array], at: Array, tolerance: float
+) -> Iterator[Numbers]:
+    values, wanted = jax.jit(jax.grad(f))(at), jax.grad(exact)(at)
+    scale = float(jnp.max(jnp.abs(wanted)))
+    for name, value, reference in zip(names, values, wanted, strict=True):
+        error = abs(float(value) - float(reference)) / (scale or 1.0)
+        yield problem, name, float(value), float(reference), error, tolerance, bool(error <= tolerance)
+
+
+def _final(model: Model, q: Any, qd: Any, steps: int, dt: float, tau: Any = None) -> State:
+    sim = Simulator(model, RigidSolver(NCP(iterations=100, tolerance=1e-13)), dt=dt)
+    control = None if tau is None else Control(tau=jnp.broadcast_to(jnp.asarray(tau), (steps, model.nv)))
+    final = sim.rollout(sim.reset(q, qd), control, steps=steps).final
+    assert final is not None
+    return final
+
+
+def _bouncing_ball() -> Iterator[Numbers]:
+    """Height after one bounce, by initial height, restitution and gravity."""
+    model, dt, steps = load(_BALL, dtype=jnp.float64), 2e-4, 3500
+
+    def f(p: Array) -> Array:
+        own = eqx.tree_at(lambda m: (m.pairs.restitution, m.gravity), model, (p[1:2], jnp.stack([0 * p[2], 0 * p[2], -p[2]])))
+        return _final(own, 0.1 + p[:1], jnp.zeros(1), steps, dt).q[0] - 0.1
+
+    def exact(p: Array) -> Array:
+        fall = jnp.sqrt(2 * p[0] / p[2])
+        left = steps * dt - fall
+        return p[1] * p[2] * fall * left - p[2] * left**2 / 2
+
+    names = ("height by initial height", "height by restitution", "height by gravity")
+    yield from _rows("bouncing ball", names, f, exact, jnp.array([0.9, 0.8, 9.81]), 10 * dt)
+
+
+def _colliding_balls() -> Iterator[Numbers]:
+    """Position of the second ball after a central impact, by both masses, restitution, speed and gap: no forces, so exact."""
+    model, dt, steps = load(_BALLS, dtype=jnp.float64), 1e-2, 50
+    model = eqx.tree_at(lambda m: m.pairs.cfm, model, jnp.zeros(1))
+
+    def f(p: Array) -> Array:
+        own = eqx.tree_at(lambda m: m.bodies.mass, model, model.bodies.mass.at[1:].set(p[:2]))
+        own = eqx.tree_at(lambda m: m.pairs.restitution, own, p[2:3])
+        return _final(own, jnp.stack([0 * p[4], 0.2 + p[4]]), jnp.stack([p[3], 0 * p[3]]), steps, dt).q[1]
+
+    def exact(p: Array) -> Array:
+        after = (1 + p[2]) * p[0] * p[3] / (p[0] + p[1])
+        return 0.2 + p[4] + after * (steps * dt - p[4] / p[3])
+
+    names = ("position by first mass", "by second mass", "by restitution", "by speed", "by gap")
+    yield from _rows("colliding balls", names, f, exact, jnp.array([2.0, 0.5, 0.7, 1.5, 0.123]), 1e-9)
+
+
+def _sliding_block() -> Iterator[Numbers]:
+    """Way of a block that slides all the time, by speed, friction and gravity."""
+    model, dt, steps = load(_BLOCK, dtype=jnp.float64), 2e-4, 1000
+
+    def f(p: Array) -> Array:
+        own = eqx.tree_at(lambda m: (m.pairs.friction, m.gravity), model, (p[1:2], jnp.stack([0 * p[2], 0 * p[2], -p[2]])))
+        return _final(own, None, jnp.zeros(6).at[0].set(p[0]), steps, dt).q[0]
+
+    def exact(p: Array) -> Array:
+        t = steps * dt
+        return p[0] * t - p[1] * p[2] * t**2 / 2
+
+    names = ("way by speed", "way by friction", "way by gravity")
+    yield from _rows("sliding block", names, f, exact, jnp.array([2.0, 0.4, 9.81]), 10 * dt)
+
+
+def _sticking_block() -> Iterator[Numbers]:
+    """Way of a block pushed with less than friction holds: it does not move, whatever the push and the friction.
+
+    The exact derivatives are zero; the contact's compliance lets it creep by cfm times the impulse in each step.
+    """
+    model, dt, steps = load(_BLOCK, dtype=jnp.float64), 1e-3, 200
+
+    def f(p: Array) -> Array:
+        own = eqx.tree_at(lambda m: m.pairs.friction, model, p[1:2])
+        push = jnp.zeros(6).at[0].set(p[0])
+        return _final(own, None, jnp.zeros(6), steps, dt, push).q[0]
+
+    def exact(p: Array) -> Array:
+        return 0 * jnp.sum(p)
+
+    yield from _rows("sticking block", ("way by push", "way by friction"), f, exact, jnp.array([2.0, 0.4]), 1e-6)

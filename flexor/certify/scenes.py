@@ -1,0 +1,113 @@
+"""Contact modes of a given robot: states from which a short rollout is airborne, touches down, slides, sticks or lifts off."""
+
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from flexor.contact import contact_jacobian, detect
+from flexor.dynamics import crba, forward_kinematics, integrate
+from flexor.model.model import Model
+
+MODES = ("airborne", "touching", "sliding", "sticking", "lifting off")
+
+
+@dataclass(frozen=True)
+class Scene:
+    """An initial state, and the mode that its rollout is meant to pass through."""
+
+    mode: str
+    q: Array
+    qd: Array
+
+
+def scenes(model: Model, seed: int, dt: float) -> list[Scene]:
+    """One scene for each mode that the robot can be brought into; a robot that touches nothing is airborne only."""
+    rng = np.random.default_rng(seed)
+    q = _configuration(model, rng)
+    wander = 0.2 * rng.normal(size=model.nv)
+    if not model.topology.pairs:
+        return [Scene("airborne", q, jnp.asarray(wander))]
+    nearest = jax.jit(lambda q: detect(model, forward_kinematics(model, q)).distance)
+    found = _touching(model, nearest, rng, q)
+    if found is None:
+        return [Scene("airborne", q, jnp.asarray(wander))]
+    apart, touch, lifted = found
+    # normal and tangential velocity of the deepest contact; gaps are reached within a few steps
+    plan = {
+        "touching": (lifted(3 * dt), [-1.0, 0.3, 0.2]),
+        "sliding": (touch, [0.0, 0.8, 0.5]),
+        "sticking": (touch, [0.0, 0.0, 0.0]),
+        "lifting off": (touch, [0.001, 0.3, 0.2]),
+    }
+    made = [Scene("airborne", apart, jnp.asarray(wander))]
+    for mode, (q, velocity) in plan.items():
+        start = 0 * wander if mode == "sticking" else 0.2 * wander
+        made.append(Scene(mode, q, _with_contact_velocity(model, q, jnp.asarray(start), jnp.asarray(velocity))))
+    return made
+
+
+def _configuration(model: Model, rng: np.random.Generator) -> Array:
+    """The first keyframe, or the reference moved into the joint limits, a little disturbed so that nothing is symmetric."""
+    t = model.topology
+    q = np.array(model.keyframes[0] if len(t.keyframes) else model.reference, dtype=float)
+    for j in t.limited:
+        low, high = np.asarray(model.joints.range[j])
+        margin = 0.2 * (high - low)
+        q[t.q_start[j]] = np.clip(q[t.q_start[j]], low + margin, high - margin)
+    return integrate(model, jnp.asarray(q), jnp.asarray(0.03 * rng.normal(size=t.nv)))
+
+
+def _touching(model: Model, nearest, rng: np.random.Generator, q: Array):  # noqa: ANN001, ANN202
+    """A configuration apart, one that overlaps by 20 micrometres, and q(gap): one at a given gap; None if none is found."""
+    lines = _lines(model, rng, q)
+    for line in lines:
+        grid = np.linspace(0.0, 1.0, 65)
+        gaps = np.array([float(jnp.min(nearest(line(s)))) for s in grid])
+        crossings = np.flatnonzero((gaps[:-1] > 2e-2) & (gaps[1:] < 0)) if (gaps > 2e-2).any() else []
+        wide = np.flatnonzero((gaps[:-1] > 0) & (gaps[1:] <= 0))
+        if not len(wide):
+            continue
+        at = int(crossings[0]) if len(crossings) else int(wide[0])
+        low, high = grid[at], grid[at + 1]
+
+        def lifted(gap: float, line=line, low=low, high=high) -> Array:  # noqa: ANN001
+            a, b = low, high
+            for _ in range(60):
+                middle = (a + b) / 2
+                a, b = (middle, b) if float(jnp.min(nearest(line(middle)))) > gap else (a, middle)
+            return line(b)
+
+        far = line(grid[int(np.argmax(gaps))])
+        if gaps.max() > 2e-2:
+            return far, lifted(-2e-5), lifted
+    return None
+
+
+def _lines(model: Model, rng: np.random.Generator, q: Array):  # noqa: ANN202
+    """Paths through configuration space along which something may come to touch: down along gravity, then at random."""
+    t = model.topology
+    free = t.joints_of("free")
+    if len(free):
+        down = np.zeros(t.nv)
+        gravity = np.asarray(model.gravity)
+        unit = gravity / np.linalg.norm(gravity) if np.any(gravity) else np.array([0.0, 0.0, -1.0])
+        down[t.v_start[free[0]] : t.v_start[free[0]] + 3] = unit
+        reach = 3.0
+        yield lambda s: integrate(model, q, jnp.asarray(down * reach * (s - 0.5)))
+    for _ in range(40):
+        direction = rng.normal(size=t.nv)
+        start = integrate(model, q, jnp.asarray(0.3 * rng.normal(size=t.nv)))
+        yield lambda s, d=direction, start=start: integrate(model, start, jnp.asarray(2.0 * d * s))
+
+
+def _with_contact_velocity(model: Model, q: Array, qd: Array, wanted: Array) -> Array:
+    """The velocity nearest to qd, in kinetic energy, that gives the deepest contact the wanted velocity."""
+    kin = forward_kinematics(model, q)
+    contacts = detect(model, kin)
+    deepest = int(jnp.argmin(contacts.distance))
+    J = contact_jacobian(model, kin, contacts)[deepest]
+    Y = jnp.linalg.solve(crba(model, kin), J.T)
+    return qd + Y @ (jnp.linalg.pinv(J @ Y, rtol=1e-9) @ (wanted - J @ qd))

@@ -1,0 +1,1 @@
+"""The command line: `flexor info`, `simulate`, `certify`, `demo`."""

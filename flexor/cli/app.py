@@ -1,0 +1,71 @@
+"""The `flexor` program: its commands, and how errors of the library reach the user."""
+
+from importlib import metadata
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from flexor.cli import certify, console, demo, info, simulate
+
+SENTENCES = (ValueError, KeyError, TypeError, OSError, FloatingPointError, NotImplementedError)
+"""What the library raises to say a sentence; `GraphicsError` and the like derive from RuntimeError and are told apart."""
+
+
+class Program(TyperGroup):
+    """Runs a command; an error of the library becomes one sentence and exit status 2, unless --debug is among the words."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        ctx.meta["flexor.debug"] = "--debug" in args
+        return super().parse_args(ctx, [a for a in args if a != "--debug"])
+
+    def invoke(self, ctx: Any) -> Any:
+        with console.warnings_as_lines():
+            try:
+                return super().invoke(ctx)
+            except Exception as error:
+                if ctx.meta["flexor.debug"] or not _is_sentence(error):
+                    raise
+                message = error.args[0] if isinstance(error, KeyError) and error.args else error
+                console.fail(" ".join(str(message).split()))
+                raise typer.Exit(2) from None
+
+
+def _is_sentence(error: Exception) -> bool:
+    from flexor.viz.video import GraphicsError
+
+    return isinstance(error, (*SENTENCES, GraphicsError))
+
+
+app = typer.Typer(
+    cls=Program,
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    help="Robot dynamics that you can differentiate. FILE is a URDF or MJCF file, or the name of a robot such as `quadruped`.",
+)
+app.command()(info.info)
+app.command()(simulate.simulate)
+app.command()(certify.certify)
+app.command()(demo.demo)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        console.out().print(f"flexor {metadata.version('flexor')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error (anywhere on the line).")] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app(prog_name="flexor")

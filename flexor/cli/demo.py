@@ -1,0 +1,62 @@
+"""`flexor demo`: two robots, both contact models, MuJoCo beside them, certified gradients, one page to look at."""
+
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flexor.cli import console
+from flexor.cli.certify import verdict
+from flexor.cli.loading import use_float64
+
+
+def demo(
+    report: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),
+    quick: Annotated[bool, typer.Option("--quick", help="Shorter runs, and no certificate.")] = False,
+) -> None:
+    """Simulate two robots beside MuJoCo, certify the gradients, and write report.html (about a minute)."""
+    use_float64()
+    from flexor.cli.demo_page import page
+    from flexor.cli.demo_runs import drop, fall_checks, rest_checks, swing, swing_checks
+    from flexor.robots.load import load
+
+    if not report.parent.is_dir():
+        raise FileNotFoundError(f"cannot write '{report}': the folder '{report.parent}' does not exist.")
+    start = time.perf_counter()
+    with console.err().status("loading robots …") as status:
+
+        def tell(text: str) -> None:
+            status.update(f"{text} …")
+
+        swings = swing(load("double_pendulum"), 0.5 if quick else 3.0, tell)
+        dropped = drop(load("quadruped"), 0.6 if quick else 2.0, tell)
+        certificate = None if quick else _certificate(tell)
+        tell("writing the page")
+        checks = [*swing_checks(swings), *fall_checks(dropped), *(() if quick else rest_checks(dropped))]
+        page(swings, dropped.runs, checks, certificate, time.perf_counter() - start).save(report)
+    _print(checks, certificate, report, time.perf_counter() - start)
+    if not all(c.holds for c in checks) or (certificate is not None and not certificate.ok):
+        raise typer.Exit(1)
+
+
+def _certificate(tell: Any) -> Any:
+    from flexor.certify import certify
+    from flexor.robots.load import load
+
+    tell("certifying the gradients of the cube")
+    return certify(load("cube"))
+
+
+def _print(checks: Any, certificate: Any, report: Path, seconds: float) -> None:
+    out = console.out()
+    rows = [[c.what, c.value, c.target, c.holds] for c in checks]
+    out.print(console.table("Agreement with MuJoCo", ["difference", ">value", ">at most", ""], rows), "")
+    if certificate is not None:
+        out.print(f"Gradients against finite differences and closed forms: {verdict(certificate)}", "")
+    out.print(f"[bold]Report[/] (open it in a browser): {report.resolve()}", soft_wrap=True)
+    out.print(f"took {seconds:.0f} s", "")
+    out.print("[bold]Next[/]  flexor info quadruped")
+    out.print("      flexor simulate quadruped --keyframe stand --html quadruped.html")
+    out.print("      flexor simulate YOUR_ROBOT.urdf --floating --ground")
+    out.print("      flexor certify cube")

@@ -1,0 +1,145 @@
+"""The demo's report: what agreed with what, how it looked, and whether the gradients hold."""
+
+import os
+import platform
+from collections.abc import Sequence
+from importlib import metadata
+from typing import Any
+
+import matplotlib.figure
+import numpy as np
+
+from flexor.cli.certify import COLUMNS, table_rows
+from flexor.cli.demo_runs import DT, PENALTY_DT, Check, Run, support
+from flexor.viz import Actor, Animation, Code, Figure, Report, Section, Table
+from flexor.viz.plots import lines
+
+COLOURS = {"MuJoCo": "#7a8793", "NCP": "#2f7ed8", "Penalty": "#e4792b"}
+
+_NEXT = """
+flexor info quadruped                                      # what is in a robot
+flexor simulate quadruped --keyframe stand --html q.html   # simulate it and look at it
+flexor simulate robot.urdf --floating --ground             # your own robot
+flexor certify cube                                        # are its gradients right?
+"""
+
+
+def page(swings: Sequence[Run], drops: Sequence[Run], checks: Sequence[Check], certificate: Any, seconds: float) -> Report:
+    """The whole report."""
+    return Report(
+        "flexor: a first run",
+        "Two robots, simulated with flexor's two contact models and with MuJoCo, side by side; and the derivatives of the "
+        "simulation against finite differences and closed forms. Every number on this page was computed by `flexor demo` on "
+        "the machine named here.",
+        facts(seconds),
+        [_agreement(checks), _pendulum(swings), _quadruped(drops), *_gradients(certificate), _next()],
+    )
+
+
+def facts(seconds: float) -> list[tuple[str, str]]:
+    """Versions and machine."""
+    versions = [(name, metadata.version(name)) for name in ("flexor", "jax", "mujoco")]
+    return [
+        *versions,
+        ("Python", platform.python_version()),
+        ("machine", f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"),
+        ("took", f"{seconds:.0f} s"),
+    ]
+
+
+def _agreement(checks: Sequence[Check]) -> Section:
+    rows = [[c.what, c.value, c.target, c.holds] for c in checks]
+    text = (
+        "Without contact flexor and MuJoCo solve the same equations by the same integrator, so they agree to rounding. With "
+        "contact the models differ by design: MuJoCo's contacts are soft, NCP's are rigid up to a small compliance, "
+        "Penalty's are stiff springs."
+    )
+    return Section("Agreement", text, [Table(["difference from MuJoCo", "value", "at most", ""], rows)])
+
+
+def _pendulum(runs: Sequence[Run]) -> Section:
+    time, peer = np.asarray(runs[0].trajectory.time), np.asarray(runs[0].trajectory.q)
+    elbow = {r.label: (r.trajectory.time, r.trajectory.q[:, 1]) for r in runs}
+    # zero has no place on a logarithmic axis
+    off = {r.label: (time, np.maximum(np.abs(r.trajectory.q - peer).max(1), 1e-17)) for r in runs[1:]}
+    return Section(
+        "Double pendulum",
+        "Let go from level. It touches nothing.",
+        [
+            Animation(_row(runs, 0.35), "Drag to turn, wheel to zoom, shift-drag to move, double-click to return."),
+            Figure(_lines(elbow, "elbow (rad)", "Elbow angle")),
+            Figure(_lines(off, "difference (rad)", "Largest difference of an angle from MuJoCo's", log=True)),
+        ],
+    )
+
+
+def _quadruped(runs: Sequence[Run]) -> Section:
+    height = {r.label: (r.trajectory.time, r.trajectory.q[:, 2]) for r in runs}
+    forces = {r.label: (r.trajectory.time[1:], _smooth(support(r), r)) for r in runs[1:]}
+    speed = [[r.label, float(r.trajectory.time[1]), len(r.trajectory), r.seconds] for r in runs]
+    return Section(
+        "Quadruped, dropped",
+        "Dropped while turning, with a servo that pulls the legs towards a stance. The arrows are contact forces; MuJoCo's are "
+        f"not drawn. NCP takes MuJoCo's time step of {DT * 1e3:g} ms, Penalty needs {PENALTY_DT * 1e3:g} ms.",
+        [
+            Animation(_row(runs, 0.75)),
+            Figure(_lines(height, "height (m)", "Height of the trunk")),
+            Figure(
+                _lines(forces, "force / weight", "Sum of the normal forces over the weight"),
+                "Means over 20 ms. At rest the floor carries the weight: 1.",
+            ),
+            Table(["simulated by", "time step (s)", "steps", "seconds, with compilation"], speed),
+        ],
+    )
+
+
+def _lines(series: dict[str, Any], ylabel: str, title: str, log: bool = False) -> matplotlib.figure.Figure:
+    return lines(None, series, ylabel=ylabel, title=title, log=log, colours=COLOURS)
+
+
+def _row(runs: Sequence[Run], gap: float) -> list[Actor]:
+    """The runs side by side along y, the middle one at the origin."""
+    middle = (len(runs) - 1) / 2
+    return [
+        Actor(r.model, r.trajectory, r.label, COLOURS.get(r.label), (0.0, gap * (middle - i), 0.0)) for i, r in enumerate(runs)
+    ]
+
+
+def _smooth(values: np.ndarray, run: Run) -> np.ndarray:
+    """Running mean over 20 ms."""
+    window = max(1, round(0.02 / float(run.trajectory.time[1])))
+    kernel = np.ones(window)
+    return np.convolve(values, kernel, mode="same") / np.convolve(np.ones(len(values)), kernel, mode="same")
+
+
+def _gradients(certificate: Any) -> list[Section]:
+    if certificate is None:
+        return []
+    groups: dict[tuple[str, str], list[Any]] = {}
+    for row in certificate.rows:
+        if row.influence or not row.holds:
+            groups.setdefault((row.contact, row.mode), []).append(row)
+    worst = [
+        [contact, mode, len(group), max(float(row.error) for row in group), all(bool(row.holds) for row in group)]
+        for (contact, mode), group in groups.items()
+    ]
+    rows = table_rows(certificate)
+    blocks = [
+        Table(["contact", "mode", "derivatives", "largest relative error", ""], worst, " ".join(certificate.remarks)),
+        Table([c.removeprefix(">") for c in COLUMNS], rows, folded=f"All {len(rows)} derivatives"),
+    ]
+    text = (
+        "Derivatives of rollouts with respect to state, control and every kind of parameter, in each contact mode, against "
+        "high-order finite differences in double precision and against closed forms. The robot is the cube."
+    )
+    return [Section("Gradients", text, blocks)]
+
+
+def _next() -> Section:
+    code = (
+        "import jax\nimport flexor as fx\n\nmodel = fx.load('cube')\n\n\ndef slid(friction):\n"
+        "    sim = fx.Simulator(fx.replace(model, {'pair.*.friction': friction}))\n"
+        "    start = sim.reset('rest', [1.0, 0, 0, 0, 0, 0])\n    return sim.rollout(start, steps=100).q[-1, 0]\n\n\n"
+        "print(jax.grad(slid)(0.18))  # metres less, for each unit of friction more\n"
+    )
+    return Section("What next", "", [Code(_NEXT), Code(code)])

@@ -1,0 +1,103 @@
+"""`MujocoSolver`: MuJoCo's C code behind the interface of all solvers. Not differentiable, and it says so."""
+
+import threading
+from collections import OrderedDict
+from functools import partial
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flexor.model.model import Control, Model, State
+from flexor.model.save_mjcf import mjcf_text
+from flexor.solvers.solver import AbstractSolver
+
+
+class MujocoSolver(AbstractSolver):
+    """MuJoCo's step, with its own contact solver and default contact softness, for the same model and parameters.
+
+    `State.memory` is MuJoCo's warm start. The parameters may change from call to call: MuJoCo's model is then built anew.
+    """
+
+    integrator: str = eqx.field(static=True, default="Euler")
+
+    def check(self, model: Model) -> None:
+        if self.integrator not in ("Euler", "RK4", "implicit", "implicitfast"):
+            raise ValueError(f"MuJoCo has no integrator '{self.integrator}'; it has Euler, RK4, implicit, implicitfast.")
+
+    def init(self, model: Model, state: State) -> State:
+        self.check(model)
+        memory = jnp.zeros(model.nv, model.dtype)
+        return eqx.tree_at(lambda s: s.memory, state, memory, is_leaf=lambda x: x is None)
+
+    def step(self, model: Model, state: State, control: Control, dt: Float[Array, ""]) -> State:
+        leaves, tree = jax.tree.flatten(model)
+        inputs = (state.q, state.qd, state.memory, control.u, control.tau, control.wrench, dt)
+        q, qd, warm = _step(tree, self.integrator, leaves, inputs)
+        return State(q, qd, state.time + dt, warm)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
+def _step(tree: Any, integrator: str, leaves: list[Array], inputs: tuple[Array, ...]) -> tuple[Array, Array, Array]:
+    q, qd = inputs[:2]
+    shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q, qd, qd))
+    return jax.pure_callback(partial(_host_step, tree, integrator), shapes, leaves, inputs, vmap_method="sequential")
+
+
+@_step.defjvp
+def _step_jvp(tree: Any, integrator: str, primals: Any, tangents: Any) -> Any:
+    raise NotImplementedError(
+        "MujocoSolver cannot be differentiated: MuJoCo's C code has no derivatives for JAX. "
+        "Use RigidSolver for gradients, or finite differences (mujoco.mjd_transitionFD)."
+    )
+
+
+class _Cache(threading.local):
+    """The last few MuJoCo models of this thread, by the bytes of the parameters."""
+
+    def __init__(self) -> None:
+        self.built: OrderedDict[tuple[Any, ...], tuple[Any, Any]] = OrderedDict()
+
+    def get(self, tree: Any, leaves: list[np.ndarray]) -> tuple[Any, Any]:
+        key = (tree, *(x.tobytes() for x in leaves))
+        if key not in self.built:
+            import mujoco
+
+            compiled = mujoco_model(jax.tree.unflatten(tree, leaves))
+            self.built[key] = compiled, mujoco.MjData(compiled)
+            while len(self.built) > 8:
+                self.built.popitem(last=False)
+        self.built.move_to_end(key)
+        return self.built[key]
+
+
+_cache = _Cache()
+
+
+def _host_step(tree: Any, integrator: str, leaves: Any, inputs: Any) -> tuple[np.ndarray, ...]:
+    import mujoco
+
+    m, d = _cache.get(tree, [np.asarray(x) for x in leaves])
+    q, qd, warm, u, tau, wrench, dt = (np.asarray(x) for x in inputs)
+    m.opt.timestep = float(dt)
+    m.opt.integrator = getattr(mujoco.mjtIntegrator, f"mjINT_{integrator.upper()}")
+    d.qpos[:], d.qvel[:], d.qacc_warmstart[:] = q, qd, warm
+    d.ctrl[:], d.qfrc_applied[:] = u, tau
+    d.xfrc_applied[:] = 0
+    if wrench.any():
+        mujoco.mj_kinematics(m, d)
+        # ours: moment about the body's origin, then force; MuJoCo's: force, then moment about the centre of mass
+        d.xfrc_applied[:, :3] = wrench[:, 3:]
+        d.xfrc_applied[:, 3:] = wrench[:, :3] - np.cross(d.xipos - d.xpos, wrench[:, 3:])
+    mujoco.mj_step(m, d)
+    return tuple(np.array(x, q.dtype) for x in (d.qpos, d.qvel, d.qacc_warmstart))
+
+
+def mujoco_model(model: Model) -> Any:
+    """The `mujoco.MjModel` of a flexor model: what `MujocoSolver` steps and what renders it."""
+    import mujoco
+
+    return mujoco.MjModel.from_xml_string(mjcf_text(model, {}))

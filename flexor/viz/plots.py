@@ -1,0 +1,149 @@
+"""Plots with matplotlib, without pyplot and its global state: every function returns a Figure."""
+
+import io
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from flexor.model.topology import Topology
+from flexor.solvers.trajectory import Trajectory
+from flexor.taps import TAPS
+from flexor.viz.colours import SERIES
+
+# Placeholders that `inline_svg` turns into the page's own colours, so that a figure follows light and dark.
+_INK, _GRID = "#1d2732", "#c4cbd3"
+_STYLE = {
+    "font.size": 9,
+    "axes.edgecolor": _INK,
+    "axes.labelcolor": _INK,
+    "axes.titlesize": 10,
+    "axes.titlecolor": _INK,
+    "axes.titlelocation": "left",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.linewidth": 0.8,
+    "axes.prop_cycle": matplotlib.cycler(color=SERIES),
+    "grid.color": _GRID,
+    "grid.linewidth": 0.6,
+    "lines.linewidth": 1.5,
+    "legend.frameon": False,
+    "legend.labelcolor": _INK,
+    "text.color": _INK,
+    "xtick.color": _INK,
+    "ytick.color": _INK,
+    "svg.fonttype": "none",
+}
+_TOO_MANY = 8  # curves that a legend can name
+
+
+@contextmanager
+def _styled() -> Iterator[None]:
+    with matplotlib.rc_context(_STYLE):
+        yield
+
+
+def lines(
+    time: Any,
+    series: Mapping[str, Any],
+    *,
+    ylabel: str,
+    title: str = "",
+    log: bool = False,
+    colours: Mapping[str, str] | None = None,
+    size: tuple[float, float] = (6.4, 2.6),
+) -> Figure:
+    """Curves over time in s, by label; each may bring its own time as a pair (time, values), and have its own colour."""
+    with _styled():
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.add_subplot()
+        for i, (label, values) in enumerate(series.items()):
+            t, y = values if isinstance(values, tuple) else (time, values)
+            # later curves are dashed, so that those that lie on one another are all seen
+            dash = (0, (1, 0)) if i == 0 else (0, (5 - min(i, 3), 2))
+            colour = (colours or {}).get(label, SERIES[i % len(SERIES)])
+            axes.plot(np.asarray(t), np.asarray(y), label=label, color=colour, linestyle=dash)
+        _finish(axes, ylabel, title, log)
+        axes.set_xlabel("time (s)")
+        if len(series) > 1:
+            axes.legend(ncols=min(len(series), 4), fontsize=8)
+    return figure
+
+
+def trajectory_figure(trajectory: Trajectory) -> Figure:
+    """Coordinates, velocities, controls and the recorded quantities over time, one panel for each kind."""
+    time = np.asarray(trajectory.time, float)
+    panels = list(_panels(trajectory))
+    with _styled():
+        figure = Figure(figsize=(8.0, 0.4 + 2.1 * len(panels)), layout="constrained")
+        all_axes = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
+        for axes, (title, unit, labels, values) in zip(all_axes, panels, strict=True):
+            t = time if len(values) == len(time) else time[1:]
+            for i, label in enumerate(labels):
+                axes.plot(t, values[:, i], label=label, color=SERIES[i % len(SERIES)], linewidth=1.2)
+            _finish(axes, unit, title, log=False)
+            if len(labels) <= _TOO_MANY:
+                axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7)
+        all_axes[-1].set_xlabel("time (s)")
+    return figure
+
+
+def _panels(trajectory: Trajectory) -> Iterator[tuple[str, str, Sequence[str], np.ndarray]]:
+    """Title, unit, labels and values (time, n) of each panel of a trajectory."""
+    t = trajectory.topology
+    q, qd, u = (np.asarray(x, float) for x in (trajectory.q, trajectory.qd, trajectory.u))
+    names = [t.q_name(i) for i in range(t.nq)]
+    for title, unit, rows in _coordinate_groups(t):
+        yield title, unit, [names[i] for i in rows], q[:, rows]
+    if t.nv:
+        yield "velocities", "rad/s, m/s", [t.dof_name(i) for i in range(t.nv)], qd
+    if t.nu and np.any(u):
+        yield "controls", "", [a.name for a in t.actuators], u
+    for name, values in trajectory.taps.items():
+        flat = np.asarray(values, float).reshape(len(values), -1)
+        if flat.shape[1]:
+            yield name, TAPS[name].unit, [f"{name}[{i}]" for i in range(flat.shape[1])], flat
+
+
+def _coordinate_groups(t: Topology) -> Iterator[tuple[str, str, list[int]]]:
+    """Positions of free joints, their and the ball joints' quaternions, and all angles and travels."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for joint, start in zip(t.joints, t.q_start, strict=True):
+        if joint.kind == "free":
+            groups.setdefault(("position", "m"), []).extend(range(start, start + 3))
+            groups.setdefault(("orientation (quaternion)", ""), []).extend(range(start + 3, start + 7))
+        elif joint.kind == "ball":
+            groups.setdefault(("orientation (quaternion)", ""), []).extend(range(start, start + 4))
+        else:
+            groups.setdefault(("joint coordinates", "rad, m"), []).append(int(start))
+    for (title, unit), rows in groups.items():
+        yield title, unit, rows
+
+
+def _finish(axes: Axes, ylabel: str, title: str, log: bool) -> None:
+    axes.set_ylabel(ylabel)
+    axes.set_title(title)
+    axes.margins(x=0.01)
+    if log:
+        axes.set_yscale("log")
+
+
+def inline_svg(figure: Figure) -> str:
+    """The figure as an SVG element for an HTML page: transparent, in the page's colours, without references to anywhere."""
+    buffer = io.StringIO()
+    with matplotlib.rc_context({**_STYLE, "svg.hashsalt": str(id(figure))}):
+        figure.savefig(buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    text = buffer.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    text = re.sub(r'\s+xmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
+    text = re.sub(r'<svg\s[^>]*?(viewBox="[^"]*")[^>]*>', r'<svg class="plot" role="img" \1>', text, count=1)
+    used = set(re.findall(r"#([\w-]+)[\")]", text))
+    text = re.sub(r'\s+id="([\w-]+)"', lambda m: m.group(0) if m.group(1) in used else "", text)
+    return text.replace(_INK, "currentColor").replace(_GRID, "var(--line)")
