@@ -24,6 +24,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+WIDEST = 220  # characters to which a table may outgrow the terminal before its cells are folded
 PACKAGES = ("flexor", "jax", "jaxlib", "mujoco", "numpy", "equinox", "pin")
 
 
@@ -122,7 +123,9 @@ def show(report: dict[str, Any]) -> None:
     console.print(f"[bold]{report['name']}[/]: {report['question']}" + (" (quick)" if report["quick"] else ""))
     if report["rows"]:
         columns = list(report["rows"][0])
-        console.print(_table(columns, [[row.get(c, "") for c in columns] for row in report["rows"]]))
+        table = _table(columns, [[row.get(c, "") for c in columns] for row in report["rows"]])
+        wanted = Console(width=WIDEST).measure(table).maximum
+        Console(highlight=False, width=max(console.width, wanted)).print(table)
     for remark in report["remarks"]:
         console.print(remark, markup=False)
     if report["checks"]:

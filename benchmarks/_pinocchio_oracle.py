@@ -26,6 +26,7 @@ class PinocchioOracle:
         ours = {j.name: i for i, j in enumerate(t.joints)}
         if floating:
             ours["root_joint"] = 0
+            _check_root(self.pin, t.bodies[t.joints[0].body])
         self.joints = [(self.pin.joints[i], ours[name]) for i, name in enumerate(self.pin.names) if i > 0]
         if len(self.joints) != len(t.joints):
             raise ValueError(f"Pinocchio has {len(self.joints)} joints, flexor {len(t.joints)}")
@@ -115,3 +116,10 @@ class PinocchioOracle:
         forces = pin.StdVec_Force()
         forces.extend(total)
         return forces
+
+
+def _check_root(model: Any, body: str) -> None:
+    """Raises where Pinocchio's free-flyer carries another link than flexor's: a root link named "world" is the world here."""
+    root = next(f.name for f in model.frames if f.type == pin.FrameType.BODY and f.parentJoint == 1)
+    if root != body:
+        raise ValueError(f"Pinocchio floats the link '{root}', flexor the body '{body}' on it")

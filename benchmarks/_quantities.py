@@ -74,7 +74,7 @@ def flexor_quantities(points: Points) -> Callable[[Model, Instant], dict[str, ja
     def all_of(model: Model, at: Instant) -> dict[str, jax.Array]:
         kin = dyn.forward_kinematics(model, at.q)
         pos, rot = dyn.body_poses(model, kin)
-        where = pos[points.bodies] + (rot[points.bodies] @ points.offsets[..., None])[..., 0]
+        where = pos[points.bodies] + (rot[points.bodies] @ jnp.asarray(points.offsets, pos.dtype)[..., None])[..., 0]
         return {
             "poses": jnp.concatenate([pos, rot.reshape(-1, 9)], axis=1),
             "velocities": dyn.body_velocities(model, kin, at.qd),

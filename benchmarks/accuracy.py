@@ -14,11 +14,12 @@ inverse dynamics at flexor's accelerations, over |C| |a| + |f|; the note says so
 no inertia, there is no acceleration to compare, and the note names the joint.
 """
 
+import multiprocessing
 import re
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
-from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -26,112 +27,122 @@ from typing import Any
 import jax
 import mujoco
 import numpy as np
+import pinocchio as pin
+from _form import Check, Result, at_most, equals, machine, run
 from _mujoco_oracle import MujocoOracle
 from _pinocchio_oracle import PinocchioOracle
 from _quantities import QUANTITIES, Instant, Points, flexor_quantities, random_instants, random_points
+from rich.console import Console
+from rich.progress import track
 
 import flexor as fx
 from flexor.robots import example_robots
 from flexor.solvers.mujoco import mujoco_model
+
+jax.config.update("jax_enable_x64", True)
+mujoco.set_mju_user_warning(lambda message: None)  # the default writes a log file into the working directory
 
 TARGET = 1e-9
 INSTANTS = 8
 EPS = float(np.finfo(float).eps)
 SINGULAR = 0.01 / EPS  # condition number from which no digit of a solution can be trusted
 QUICK_URDFS = ("double_pendulum_continuous", "laikago", "panda", "ur5_robot", "anymal-kinova", "romeo_small")
-QUICK_MJCFS = 12
+MJCF_FOLDERS = {"gymnasium": "envs/mujoco/assets", "dm_control": "suite"}
+MJCF_LEAST = 12
 
 # XLA's newer fusion compiler takes some 15 s for each of these programs, the older one 2 s.
 FAST_COMPILE = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}
 
+Oracles = dict[str, Callable[[fx.Model, Points], Any]]
 
-@dataclass
+
+@dataclass(frozen=True)
 class Case:
-    """A robot to be compared: how to load it, and its oracles, each made from (flexor's model, points)."""
+    """A file to be compared, the package it comes with, and its base: fixed, floating, or as the file says."""
 
-    robot: str
-    source: str
+    file: Path
+    package: str
     base: str
-    load: Callable[[], tuple[fx.Model, list[str]]]
-    oracles: dict[str, Callable[[fx.Model, Points], Any]]
 
 
 def urdf_cases(quick: bool) -> list[Case]:
     """Every URDF of example-robot-data, on a fixed and on a floating base."""
-    paths = example_robots().values()
-    root = next(p for p in next(iter(paths)).parents if p.parent.name == "example-robot-data")
-    files = sorted(root.rglob("*.urdf"))
-    if quick:
-        files = [f for f in files if f.stem in QUICK_URDFS]
-    return [_urdf_case(file, floating) for file in files for floating in (False, True)]
-
-
-def _urdf_case(file: Path, floating: bool) -> Case:
-    def load() -> tuple[fx.Model, list[str]]:
-        return fx.load(file, floating=floating), []
-
-    def pinocchio(model: fx.Model, points: Points) -> PinocchioOracle:
-        return PinocchioOracle(file, model, points, floating=floating)
-
-    def written(model: fx.Model, points: Points) -> MujocoOracle:
-        return MujocoOracle(mujoco_model(model), model, points)
-
-    oracles = {"Pinocchio": pinocchio, "MuJoCo": written}
-    return Case(file.stem, "example-robot-data", "floating" if floating else "fixed", load, oracles)
+    known = example_robots()
+    if not known:
+        raise ModuleNotFoundError("example-robot-data is not installed; `pip install flexor[dev]` brings it.")
+    root = next(p for p in next(iter(known.values())).parents if p.parent.name == "example-robot-data")
+    files = [f for f in sorted(root.rglob("*.urdf")) if not quick or f.stem in QUICK_URDFS]
+    return [Case(file, "example-robot-data", base) for file in files for base in ("fixed", "floating")]
 
 
 def mjcf_cases(quick: bool) -> list[Case]:
     """Every MJCF file of gymnasium's environments and of dm_control's suite."""
-    folders = {"gymnasium": "envs/mujoco/assets", "dm_control": "suite"}
     cases = []
-    for package, folder in folders.items():
+    for package, folder in MJCF_FOLDERS.items():
         spec = find_spec(package)
         if spec is None or spec.origin is None:
             raise ModuleNotFoundError(f"{package} is not installed; `pip install flexor[dev]` brings it.")
         files = sorted((Path(spec.origin).parent / folder).glob("*.xml"))
-        cases += [_mjcf_case(file, package) for file in files[: QUICK_MJCFS // 2 if quick else None]]
+        cases += [Case(file, package, "as drawn") for file in files[: MJCF_LEAST // 2 if quick else None]]
     return cases
 
 
-def _mjcf_case(file: Path, package: str) -> Case:
-    @cache
-    def compiled() -> mujoco.MjModel:
-        return mujoco.MjModel.from_xml_path(str(file))
-
-    def load() -> tuple[fx.Model, list[str]]:
-        ignored: list[str] = []
-        while True:
-            try:
-                return fx.load(compiled(), ignore=ignored), ignored
-            except fx.DescriptionError as error:
-                advice = re.search(r'ignore=\["([\w-]+)"\]', str(error))
-                if advice is None:
-                    raise
-                ignored.append(advice[1])
-
-    def same(model: fx.Model, points: Points) -> MujocoOracle:
-        return MujocoOracle(compiled(), model, points)
-
-    return Case(file.stem, package, "as drawn", load, {"MuJoCo": same})
+def open_urdf(case: Case) -> tuple[fx.Model, Oracles, str]:
+    """The model, Pinocchio on the same file, and MuJoCo on what flexor writes of it."""
+    floating = case.base == "floating"
+    model = fx.load(case.file, floating=floating)
+    return model, {
+        "Pinocchio": lambda model, points: PinocchioOracle(case.file, model, points, floating=floating),
+        "MuJoCo": lambda model, points: MujocoOracle(mujoco_model(model), model, points),
+    }, ""
 
 
-def measure(case: Case) -> list[dict[str, Any]]:
+def open_mjcf(case: Case) -> tuple[fx.Model, Oracles, str]:
+    """The model, MuJoCo on the same file, and what had to be ignored: whatever flexor's own refusals advise."""
+    m = mujoco.MjModel.from_xml_path(str(case.file))
+    ignored: list[str] = []
+    while True:
+        try:
+            model = fx.load(m, ignore=ignored)
+            break
+        except fx.DescriptionError as error:
+            advice = re.search(r'ignore=\["([\w-]+)"\]', str(error))
+            if advice is None:
+                raise
+            ignored.append(advice[1])
+    remark = f"ignored {', '.join(ignored)}" if ignored else ""
+    return model, {"MuJoCo": lambda model, points: MujocoOracle(m, model, points)}, remark
+
+
+def measure_case(case: Case) -> list[dict[str, Any]]:
     """One row for each oracle of a robot, or one that says why there is none."""
-    head = {"robot": case.robot, "from": case.source, "base": case.base}
+    head = {"robot": case.file.stem, "from": case.package, "base": case.base, "oracle": "-", "nv": "-"}
+    head |= dict.fromkeys(QUANTITIES, "-")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", fx.ModelWarning)
-            model, ignored = case.load()
-    except (fx.DescriptionError, ValueError) as error:
-        return [head | {"oracle": "-", "note": f"refused: {error}"}]
+            model, oracles, remark = (open_urdf if case.file.suffix == ".urdf" else open_mjcf)(case)
+    except ValueError as error:
+        verdict = "cannot float" if case.base == "floating" else "refused"
+        return [head | {"note": f"{verdict}: {error}{_pinocchio_too(case)}"}]
     if model.nv == 0:
-        return [head | {"oracle": "-", "nv": 0, "note": "nothing moves: there is no joint in the file"}]
+        return [head | {"nv": 0, "note": "nothing to compare: no joint in the file"}]
     rng = np.random.default_rng(0)
     points, instants = random_points(model, rng), random_instants(model, rng, INSTANTS)
     program = jax.jit(jax.vmap(flexor_quantities(points), (None, 0)), compiler_options=FAST_COMPILE)
     found = {name: np.asarray(x) for name, x in program(model, instants).items()}
-    remark = f"ignored {', '.join(ignored)}" if ignored else ""
-    return [head | _compare(name, make, model, points, instants, found, remark) for name, make in case.oracles.items()]
+    return [head | _compare(name, make, model, points, instants, found, remark) for name, make in oracles.items()]
+
+
+def _pinocchio_too(case: Case) -> str:
+    """Whether Pinocchio opens a URDF that flexor does not open at all."""
+    if case.file.suffix != ".urdf" or case.base == "floating":
+        return ""
+    try:
+        pin.buildModelFromUrdf(str(case.file))
+    except (ValueError, RuntimeError):
+        return " Pinocchio refuses it too."
+    return " Pinocchio opens it."
 
 
 def _compare(
@@ -143,11 +154,11 @@ def _compare(
     found: dict[str, np.ndarray],
     remark: str,
 ) -> dict[str, Any]:
-    row: dict[str, Any] = {"oracle": name, "nv": model.nv}
+    row: dict[str, Any] = {"oracle": name, "nv": model.nv, "note": remark}
     try:
         oracle = make(model, points)
     except ValueError as error:
-        return row | {"note": f"refused by {name}: {' '.join(str(error).split())}"}
+        return row | {"note": f"not against {name}: {' '.join(str(error).split())}"}
     each = [Instant(*(np.asarray(x)[k] for x in instants)) for k in range(INSTANTS)]
     answers = [oracle(at) for at in each]
     wanted = {q: np.array([a[q] for a in answers]) for q in QUANTITIES}
@@ -157,7 +168,7 @@ def _compare(
     scale = np.maximum(scale, np.sqrt(EPS) * scale.max(axis=1, keepdims=True))
     unit = scale[:, :, None] * scale[:, None, :]
     row["M"] = float(np.max(np.abs(found["M"] - wanted["M"]) / unit))
-    row["aba"], row["kappa"], note = _forward(oracle, each, found["aba"], wanted, scale, model)
+    row["aba"], note = _forward(oracle, each, found["aba"], wanted, scale, model)
     return row | {"note": "; ".join(x for x in (remark, note) if x)}
 
 
@@ -169,20 +180,46 @@ def relative(found: np.ndarray, wanted: np.ndarray) -> float:
 
 def _forward(
     oracle: Any, each: list[Instant], found: np.ndarray, wanted: dict[str, np.ndarray], scale: np.ndarray, model: fx.Model
-) -> tuple[float | None, float, str]:
-    """Error of the accelerations, condition number, and a note where the error is not the plain one."""
+) -> tuple[float | str, str]:
+    """Error of the accelerations, and a note where the error is not the plain one."""
     C = wanted["M"] / (scale[:, :, None] * scale[:, None, :])
     kappa = float(np.max(np.linalg.cond(C)))
     if not kappa < SINGULAR:
         weakest = np.linalg.eigh(C[0])[1][:, 0]
         joint = model.topology.dof_name(int(np.argmax(np.abs(weakest))))
-        return None, kappa, f"M is singular: joint '{joint}' moves no inertia"
+        return "-", f"M is singular: joint '{joint}' moves no inertia"
     if 10 * EPS * kappa < TARGET:
-        return relative(scale * found, scale * wanted["aba"]), kappa, ""
+        return relative(scale * found, scale * wanted["aba"]), ""
     worst = 0.0
     for at, a, D, Ck in zip(each, found, scale, C, strict=True):
         f = at.tau - oracle.inverse(at, np.zeros_like(a))
         left = oracle.inverse(at, a) - at.tau
         size = np.abs(Ck).sum(axis=1).max() * np.max(np.abs(D * a)) + np.max(np.abs(f / D))
         worst = max(worst, float(np.max(np.abs(left / D)) / size))
-    return worst, kappa, f"aba by its residual, kappa = {kappa:.0e}"
+    return worst, f"aba by its residual, kappa = {kappa:.0e}"
+
+
+def measure(quick: bool) -> Result:
+    cases = mjcf_cases(quick) + urdf_cases(quick)
+    workers = min(machine()["cores"], len(cases))
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        done = track(pool.map(measure_case, cases), "comparing", len(cases), console=Console(stderr=True), transient=True)
+        rows = [row for rows in done for row in rows]
+    return Result(rows, checks(rows), [f"{name}: {meaning}" for name, meaning in QUANTITIES.items()])
+
+
+def checks(rows: list[dict[str, Any]]) -> list[Check]:
+    """The largest error of each quantity against each oracle, and how many files stand behind it."""
+    found = []
+    for oracle in ("Pinocchio", "MuJoCo"):
+        for q in QUANTITIES:
+            values = [r[q] for r in rows if r["oracle"] == oracle and isinstance(r[q], float)]
+            found.append(at_most(f"{q} against {oracle}, {len(values)} robots", max(values, default=np.nan), TARGET))
+    mjcf = {(r["from"], r["robot"]) for r in rows if r["base"] == "as drawn" and r["oracle"] == "MuJoCo" and r["M"] != "-"}
+    found.append(Check("MJCF files compared", len(mjcf), f">= {MJCF_LEAST}", len(mjcf) >= MJCF_LEAST))
+    lost = sum("Pinocchio opens it" in r["note"] for r in rows)
+    return [*found, equals("URDF files that Pinocchio opens and flexor refuses", lost, 0)]
+
+
+if __name__ == "__main__":
+    run("how far is flexor from MuJoCo and Pinocchio, for every quantity and robot?", measure)

@@ -59,7 +59,12 @@ def measure(quick: bool) -> Result:
         compiled, traces = counted(step)
         after, first = timed(compiled, state, control)
         _, second = timed(compiled, after, control)
-        row: dict[str, Any] = {"contact": name, "step: first call (s)": first, "second call (s)": second, "traced": len(traces)}
+        row: dict[str, Any] = {
+            "contact": name,
+            "step: first call (s)": first,
+            "second call (s)": second,
+            "traced": len(traces),
+        }
         checks.append(at_most(f"{name}: seconds to compile one quadruped step", first, LIMIT, "s"))
         checks.append(equals(f"{name}: compilations of two steps", len(traces), 1))
         if not quick:

@@ -1,4 +1,4 @@
-"""Does the gradient of a long rollout fit in memory? Peak resident memory of a process that differentiates quadruped steps."""
+"""Does the gradient of a long rollout fit in memory? Peak memory of a process that differentiates quadruped steps."""
 
 import json
 import subprocess

@@ -8,6 +8,7 @@
 """
 
 from flexor import contact, dynamics, spatial
+from flexor.certify import Certificate, certify
 from flexor.contact import NCP, Andersson, BrownMcPhee, Contacts, Hollars, Penalty, SmoothedCoulomb
 from flexor.model.description import DescriptionError, ModelWarning
 from flexor.model.model import Control, Model, State
@@ -35,6 +36,7 @@ __all__ = [
     "AbstractSolver",
     "Andersson",
     "BrownMcPhee",
+    "Certificate",
     "Contacts",
     "Control",
     "DescriptionError",
@@ -51,6 +53,7 @@ __all__ = [
     "State",
     "Status",
     "Trajectory",
+    "certify",
     "contact",
     "dynamics",
     "load",

@@ -16,11 +16,12 @@ MODES = ("airborne", "touching", "sliding", "sticking", "lifting off")
 
 @dataclass(frozen=True)
 class Scene:
-    """An initial state, and the mode that its rollout is meant to pass through."""
+    """An initial state, the mode that its rollout is meant to pass through, and what is added to the friction coefficients."""
 
     mode: str
     q: Array
     qd: Array
+    grip: float = 0.0
 
 
 def scenes(model: Model, seed: int, dt: float) -> list[Scene]:
@@ -40,12 +41,13 @@ def scenes(model: Model, seed: int, dt: float) -> list[Scene]:
         "touching": (lifted(3 * dt), [-1.0, 0.3, 0.2]),
         "sliding": (touch, [0.0, 0.8, 0.5]),
         "sticking": (touch, [0.0, 0.0, 0.0]),
-        "lifting off": (touch, [0.001, 0.3, 0.2]),
+        "lifting off": (touch, [-1.0, 0.3, 0.2]),  # off again by its restitution
     }
     made = [Scene("airborne", apart, jnp.asarray(wander))]
     for mode, (q, velocity) in plan.items():
-        start = 0 * wander if mode == "sticking" else 0.2 * wander
-        made.append(Scene(mode, q, _with_contact_velocity(model, q, jnp.asarray(start), jnp.asarray(velocity))))
+        sticks = mode == "sticking"
+        qd = _with_contact_velocity(model, q, jnp.asarray(0 * wander if sticks else 0.2 * wander), jnp.asarray(velocity))
+        made.append(Scene(mode, q, qd, grip=2.0 if sticks else 0.0))
     return made
 
 

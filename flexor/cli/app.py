@@ -42,7 +42,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
-    help="Robot dynamics that you can differentiate. FILE is a URDF or MJCF file, or the name of a robot such as `quadruped`.",
+    help="Robot dynamics with gradients. FILE is a URDF or MJCF file, or the name of a robot such as `quadruped`.",
 )
 app.command()(info.info)
 app.command()(simulate.simulate)

@@ -48,4 +48,6 @@ def verdict(certificate: Any) -> str:
         return f"[bold red]{off} of {len(certificate.rows)} derivatives are off[/]"
     if not certificate.ok:
         return "[bold red]no derivative has any influence, so nothing was certified[/]"
-    return f"[bold green]all {count} derivatives hold[/]" + (f", and {silent} more are zero as they should be" if silent else "")
+    return f"[bold green]all {count} derivatives hold[/]" + (
+        f", and {silent} more are zero as they should be" if silent else ""
+    )

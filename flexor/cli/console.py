@@ -23,7 +23,9 @@ def err() -> Console:
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> Table:
     """A table; columns whose name starts with ">" stand right, True and False become marks."""
-    made = Table(title=title or None, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False)
+    made = Table(
+        title=title or None, title_justify="left", title_style="bold", header_style="bold", box=None, pad_edge=False
+    )
     for column in columns:
         made.add_column(column.removeprefix(">"), justify="right" if column.startswith(">") else "left", overflow="fold")
     for row in rows:

@@ -79,8 +79,8 @@ def _quadruped(runs: Sequence[Run]) -> Section:
     speed = [[r.label, float(r.trajectory.time[1]), len(r.trajectory), r.seconds] for r in runs]
     return Section(
         "Quadruped, dropped",
-        "Dropped while turning, with a servo that pulls the legs towards a stance. The arrows are contact forces; MuJoCo's are "
-        f"not drawn. NCP takes MuJoCo's time step of {DT * 1e3:g} ms, Penalty needs {PENALTY_DT * 1e3:g} ms.",
+        "Dropped while turning, with a servo that pulls the legs towards a stance. The arrows are contact forces; MuJoCo's "
+        f"are not drawn. NCP takes MuJoCo's time step of {DT * 1e3:g} ms, Penalty needs {PENALTY_DT * 1e3:g} ms.",
         [
             Animation(_row(runs, 0.75)),
             Figure(_lines(height, "height (m)", "Height of the trunk")),
@@ -101,7 +101,8 @@ def _row(runs: Sequence[Run], gap: float) -> list[Actor]:
     """The runs side by side along y, the middle one at the origin."""
     middle = (len(runs) - 1) / 2
     return [
-        Actor(r.model, r.trajectory, r.label, COLOURS.get(r.label), (0.0, gap * (middle - i), 0.0)) for i, r in enumerate(runs)
+        Actor(r.model, r.trajectory, r.label, COLOURS.get(r.label), (0.0, gap * (middle - i), 0.0))
+        for i, r in enumerate(runs)
     ]
 
 

@@ -77,7 +77,7 @@ def swing(model: Model, seconds: float, tell: Callable[[str], None]) -> list[Run
 
 @dataclass(frozen=True)
 class Drop:
-    """The quadruped's runs, MuJoCo first, and MuJoCo's fall with Penalty's time step: with equal steps falls agree to rounding."""
+    """The quadruped's runs, MuJoCo first, and MuJoCo's fall with Penalty's time step."""
 
     runs: list[Run]
     short_steps: Run
@@ -99,9 +99,7 @@ def drop(model: Model, seconds: float, tell: Callable[[str], None]) -> Drop:
     return Drop(runs, _run("MuJoCo", sim, sim.reset(q, qd), policy, 0.2, ()))
 
 
-def _run(
-    label: str, sim: Simulator, state: State, policy: HoldPose | None, seconds: float, record: Sequence[str]
-) -> Run:
+def _run(label: str, sim: Simulator, state: State, policy: HoldPose | None, seconds: float, record: Sequence[str]) -> Run:
     start = time.perf_counter()
     trajectory = sim.rollout(state, policy, steps=round(seconds / float(sim.dt)), record=record)
     jax.block_until_ready(trajectory.q)
@@ -112,7 +110,8 @@ def swing_checks(runs: Sequence[Run]) -> list[Check]:
     """Largest difference of an angle from MuJoCo's; rounding grows in a chaotic swing, hence not 1e-15."""
     peer = np.asarray(runs[0].trajectory.q)
     return [
-        Check(f"double pendulum, {r.label}: angles (rad)", float(np.abs(r.trajectory.q - peer).max()), 1e-9) for r in runs[1:]
+        Check(f"double pendulum, {r.label}: angles (rad)", float(np.abs(r.trajectory.q - peer).max()), 1e-9)
+        for r in runs[1:]
     ]
 
 

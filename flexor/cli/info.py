@@ -47,8 +47,8 @@ def _numbers(x: object) -> str:
 def _summary(model: Model) -> str:
     t = model.topology
     lines = [
-        f"[bold]{t.name}[/]: {len(t.bodies) - 1} bodies, {len(t.joints)} joints, {t.nq} coordinates, {t.nv} degrees of freedom, "
-        f"{t.nu} actuators, {len(t.pairs)} contact pairs",
+        f"[bold]{t.name}[/]: {len(t.bodies) - 1} bodies, {len(t.joints)} joints, {t.nq} coordinates, "
+        f"{t.nv} degrees of freedom, {t.nu} actuators, {len(t.pairs)} contact pairs",
         f"moving mass {float(total_mass(model)):.4g} kg, gravity {_numbers(model.gravity)} m/s²",
     ]
     if t.keyframes:

@@ -33,12 +33,16 @@ def simulate(
     contact: Annotated[ContactName, typer.Option(help="Contact model of the rigid solver.")] = ContactName.ncp,
     integrator: Annotated[IntegratorName, typer.Option(help="Integrator of the rigid solver.")] = IntegratorName.euler,
     keyframe: Annotated[str, typer.Option(help="Start at this configuration of the description.")] = "",
-    q: Annotated[str, typer.Option("--q", help="Start at these coordinates: numbers with commas, or a .npy or text file.")] = "",
+    q: Annotated[
+        str, typer.Option("--q", help="Start at these coordinates: numbers with commas, or a .npy or text file.")
+    ] = "",
     qd: Annotated[str, typer.Option("--qd", help="Start with these velocities, likewise.")] = "",
     floating: Floating = False,
     ground: Ground = False,
     ignore: Ignore = None,
-    record: Annotated[list[str] | None, typer.Option(help="Tap to keep, such as contact.normal_force; may be repeated.")] = None,
+    record: Annotated[
+        list[str] | None, typer.Option(help="Tap to keep, such as contact.normal_force; may be repeated.")
+    ] = None,
     output: Annotated[Path | None, typer.Option(help="Write the trajectory: .h5, .csv or .npz.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw it: .png, .svg or .pdf.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write an animation as one HTML page.")] = None,
@@ -91,13 +95,16 @@ def numbers(text: str, option: str) -> np.ndarray:
             text = " ".join(path.read_text().split())
         return np.array([float(x) for x in text.replace(",", " ").split()])
     except (OSError, ValueError) as error:
-        raise ValueError(f"{option} takes numbers with commas between them, or a .npy or text file; got '{path}'.") from error
+        raise ValueError(
+            f"{option} takes numbers with commas between them, or a .npy or text file; got '{path}'."
+        ) from error
 
 
 def run(sim: Simulator, state: State, steps: int, record: Sequence[str] = ()) -> tuple[Trajectory, float]:
     """The rollout in equal parts behind a progress bar, and the seconds that all but the compilation took.
 
-    The last part may overshoot, so that only one length is compiled; what is too much is cut off.
+    The last part may overshoot, so that only one length is compiled; what is too much is cut off. A part that leaves the
+    finite numbers is the last.
     """
     size = -(-steps // _PARTS)
     parts: list[Trajectory] = []
@@ -106,7 +113,7 @@ def run(sim: Simulator, state: State, steps: int, record: Sequence[str] = ()) ->
     start = time.perf_counter()
     with console.progress("simulating", steps) as advance:
         advance(size)
-        while len(parts) * size < steps:
+        while len(parts) * size < steps and parts[-1].status.ok:
             last = parts[-1].final
             assert last is not None
             parts.append(jax.block_until_ready(sim.rollout(last, steps=size, record=record)))

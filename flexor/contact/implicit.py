@@ -1,8 +1,8 @@
 """The solution of the NCP by sweeps and Newton steps, and its derivative.
 
 Projected Gauss-Seidel finds who touches, sticks and slides, but its error shrinks slowly where contacts are redundant (a box
-on four corners). Each iteration is therefore a few sweeps followed by one Newton step in the modes that they found, and the
-best point is kept; a handful of iterations then reaches rounding.
+on four corners). Each iteration is therefore a few sweeps followed by up to three Newton steps in the modes that they found,
+and the best point is kept; a handful of iterations then reaches rounding.
 
 At the solution every contact is open, sticking or sliding, and every joint row free or at a bound. Within its mode it obeys
 three smooth equations R(u, x) = 0, so with u = u0 + Y x the tangents obey the linear system
@@ -88,28 +88,30 @@ def solve_implicitly(
     scales = _scales(p)
     floor = jnp.maximum(tolerance, 16 * jnp.finfo(p.free.dtype).eps * (1 + jnp.max(jnp.abs(p.free))))
 
-    def unfinished(carry: tuple[Array, ...]) -> Array:
-        return (carry[5] < iterations) & (carry[4] > floor)
+    def iterate(carry: tuple[Any, Any, Array]) -> tuple[Any, Any, Array]:
+        now, best, count = carry
+        # a number of sweeps that varies from one iteration to the next keeps sweeps and Newton steps out of cycles
+        x, y = lax.fori_loop(0, 1 + count % 7, lambda _, z: _sweep(p, scales, *z), now[:2])
+        now = (x, y, residual(p, scales, x, y))
 
-    def iterate(carry: tuple[Array, ...]) -> tuple[Array, ...]:
-        x, y, *best, count = carry
-        # Newton steps are always taken, since the way to the right modes may lead uphill; a number of sweeps that
-        # varies from one iteration to the next keeps the two from going round in a circle.
-        x, y = lax.fori_loop(0, 1 + count % 7, lambda _, z: _sweep(p, scales, *z), (x, y))
-        best = _better(p, scales, x, y, best)
-        dx, dy = _newton(p, scales, x, y)
-        x, y = x + dx, y + dy
-        return x, y, *_better(p, scales, x, y, best), count + 1
+        def descend(inner: tuple[Any, Any, Array]) -> tuple[Any, Any, Array]:
+            now = _newton(p, scales, *inner[0][:2])
+            return now, _better(now, inner[1]), inner[2] + 1
+
+        start = (now, _better(now, best), jnp.zeros((), int))
+        now, best, _ = lax.while_loop(lambda c: (c[2] < 3) & (c[1][2] > floor), descend, start)
+        return now, best, count + 1
 
     first = (x, y, residual(p, scales, x, y))
-    return lax.while_loop(unfinished, iterate, (x, y, *first, jnp.zeros((), int)))[2:]
+    done = lax.while_loop(
+        lambda c: (c[2] < iterations) & (c[1][2] > floor), iterate, (first, first, jnp.zeros((), int))
+    )
+    return *done[1], done[2]
 
 
-def _better(p: Problem, scales: "_Scales", x: Array, y: Array, best: Any) -> list[Array]:
-    """(x, y, its residual), or the best so far."""
-    new = (x, y, residual(p, scales, x, y))
-    take = new[2] < best[2]
-    return [jnp.where(take, a, b) for a, b in zip(new, best, strict=True)]
+def _better(new: Any, best: Any) -> Any:
+    """The one of two points (x, y, residual) with the smaller residual."""
+    return jax.tree.map(lambda a, b: jnp.where(new[2] < best[2], a, b), new, best)
 
 
 class _Scales(NamedTuple):
@@ -259,12 +261,27 @@ def _substitute(p: Problem, factors: _Factors, s: Array, r: Array, r_row: Array)
     return dx, dy[:, 0]
 
 
-def _newton(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[Array, Array]:
-    """Newton step for the laws in the modes that the impulses are in now."""
+def _newton(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[Array, Array, Array]:
+    """The best of a few points along the Newton step for the laws in the modes that the impulses are in now.
+
+    It may be worse than where it started: the way to the right modes can lead uphill.
+    """
     factors, (contact, row) = _factor(p, scales, x, y)
     r = jax.vmap(contact[0], (0, None, 0, 0))(*contact[1:])
     r_row = jax.vmap(row[0], (0, None, 0, 0))(*row[1:])
-    return _substitute(p, factors, jnp.zeros_like(p.free), r, r_row)
+    dx, dy = _substitute(p, factors, jnp.zeros_like(p.free), r, r_row)
+
+    def point(length: Array, projected: Array) -> tuple[Array, Array, Array]:
+        xn = jnp.maximum(x[:, 0] + length * dx[:, 0], 0.0)
+        xt = _into_disc(x[:, 1:] + length * dx[:, 1:], p.friction * xn)
+        to = jnp.where(projected, jnp.concatenate([xn[:, None], xt], axis=1), x + dx)
+        to_row = jnp.where(projected, jnp.clip(y + length * dy, p.low, p.high), y + dy)
+        return to, to_row, residual(p, scales, to, to_row)
+
+    lengths = jnp.array([1.0, 1.0, 0.5, 0.25, 0.1], x.dtype)
+    points = jax.vmap(point)(lengths, np.array([False, True, True, True, True]))
+    best = jnp.nanargmin(points[2])
+    return jax.tree.map(lambda z: z[best], points)
 
 
 @solve_implicitly.defjvp

@@ -110,7 +110,7 @@ def _subspaces(model: Model, pos: Array, rot: Array, origin: Array) -> Array:
     kinds = np.array([j.kind for j in t.joints])[t.dof_joint]
     own_axis = np.isin(kinds, ["hinge", "slide"])
     column = (np.arange(t.nv) - t.v_start[t.dof_joint]) % 3
-    axis = jnp.where(own_axis[:, None], unit_axes(model)[t.dof_joint], np.eye(3)[column])
+    axis = jnp.where(own_axis[:, None], unit_axes(model)[t.dof_joint], jnp.eye(3, dtype=pos.dtype)[column])
     absolute = (kinds == "free") & ~dofs.rotational
     w = jnp.where(absolute[:, None], axis, rotate(rot[dofs.node], axis))
     anchor = jnp.where((kinds == "free")[:, None], 0.0, model.joints.pos[t.dof_joint])

@@ -15,14 +15,15 @@ from flexor.model.topology import JOINT_NQ, SHAPES, Actuator, Geom, Joint, Pair,
 
 REST_DEPTH = 1e-3  # m: how deep a robot's whole weight presses one contact, which sets the default stiffness
 LIMIT_TIME = 0.02  # s: time constant of a joint limit, MuJoCo's default
-PAIR_DEFAULTS = {"restitution": 0.0, "damping": 1.0, "cfm": 1e-5, "baumgarte": 0.2}
+PAIR_DEFAULTS = {"restitution": 0.0, "damping": 1.0, "baumgarte": 0.2}
+SOFTNESS = 1e-4  # CFM as a share of the inverse mass of the lighter touching body: far below any effect, far above rounding
 
 
 def build(description: Description, *, self_collision: bool = True, dtype: Any = None) -> Model:
     """The model that a description describes.
 
     Defaults of contacts: Hunt-Crossley stiffness k = m g / depth^1.5 with the mass m of the lighter of the two kinematic
-    trees and depth 1 mm. Defaults of joint limits: k = I / T^2, d = 2 I / T, critically damped with T = 0.02 s, for the
+    trees and depth 1 mm, CFM 1e-4 / m with the mass m of the lighter of the two bodies. Defaults of joint limits: k = I / T^2, d = 2 I / T, critically damped with T = 0.02 s, for the
     joint-space inertia I at the reference configuration.
     """
     d = description
@@ -161,7 +162,7 @@ def _report_massless(d: Description, j: JointSpec) -> None:
 
 
 def _pair_table(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> dict[str, np.ndarray]:
-    """Contact parameters of each pair; see `build` for the stiffness."""
+    """Contact parameters of each pair; see `build` for the stiffness and the CFM."""
     static = static_bodies(d)
     root: dict[str, str] = {}
     mass: dict[str, float] = {}
@@ -174,6 +175,9 @@ def _pair_table(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) ->
     table = {f: np.full(len(pairs), value) for f, value in PAIR_DEFAULTS.items()}
     table["friction"] = np.array([p.friction for p in pairs])
     table["stiffness"] = lighter * 9.81 / REST_DEPTH**1.5
+    own = {b.name: np.inf if b.name in static else max(b.mass, 0.01 * weight[b.name]) for b in d.bodies}
+    smaller = np.array([min(own[body[p.a]], own[body[p.b]]) for p in pairs])
+    table["cfm"] = SOFTNESS / np.where(smaller > 0, smaller, np.inf)
     return table
 
 

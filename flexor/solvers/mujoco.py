@@ -55,10 +55,14 @@ def _step_jvp(tree: Any, integrator: str, primals: Any, tangents: Any) -> Any:
     )
 
 
-class _Cache(threading.local):
-    """The last few MuJoCo models of this thread, by the bytes of the parameters."""
+class _Cache:
+    """The last few MuJoCo models, by the bytes of the parameters. Whoever uses one holds `lock`.
+
+    Not thread-local: JAX's callback threads have no lasting Python state, so that locals die with every call.
+    """
 
     def __init__(self) -> None:
+        self.lock = threading.Lock()
         self.built: OrderedDict[tuple[Any, ...], tuple[Any, Any]] = OrderedDict()
 
     def get(self, tree: Any, leaves: list[np.ndarray]) -> tuple[Any, Any]:
@@ -67,6 +71,8 @@ class _Cache(threading.local):
             import mujoco
 
             compiled = mujoco_model(jax.tree.unflatten(tree, leaves))
+            # a state that runs away stays in the trajectory, for its status to report; MuJoCo would start anew in silence
+            compiled.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
             self.built[key] = compiled, mujoco.MjData(compiled)
             while len(self.built) > 8:
                 self.built.popitem(last=False)
@@ -78,11 +84,19 @@ _cache = _Cache()
 
 
 def _host_step(tree: Any, integrator: str, leaves: Any, inputs: Any) -> tuple[np.ndarray, ...]:
+    arrays = [np.asarray(x) for x in leaves]
+    q, qd, warm, u, tau, wrench, dt = (np.asarray(x) for x in inputs)
+    with _cache.lock:
+        m, d = _cache.get(tree, arrays)
+        _advance(m, d, integrator, float(dt), q, qd, warm, u, tau, wrench)
+        return tuple(np.array(x, q.dtype) for x in (d.qpos, d.qvel, d.qacc_warmstart))
+
+
+def _advance(m: Any, d: Any, integrator: str, dt: float, q: Any, qd: Any, warm: Any, u: Any, tau: Any, wrench: Any) -> None:
+    """`mj_step` from the given state, in place."""
     import mujoco
 
-    m, d = _cache.get(tree, [np.asarray(x) for x in leaves])
-    q, qd, warm, u, tau, wrench, dt = (np.asarray(x) for x in inputs)
-    m.opt.timestep = float(dt)
+    m.opt.timestep = dt
     m.opt.integrator = getattr(mujoco.mjtIntegrator, f"mjINT_{integrator.upper()}")
     d.qpos[:], d.qvel[:], d.qacc_warmstart[:] = q, qd, warm
     d.ctrl[:], d.qfrc_applied[:] = u, tau
@@ -93,7 +107,6 @@ def _host_step(tree: Any, integrator: str, leaves: Any, inputs: Any) -> tuple[np
         d.xfrc_applied[:, :3] = wrench[:, 3:]
         d.xfrc_applied[:, 3:] = wrench[:, :3] - np.cross(d.xipos - d.xpos, wrench[:, 3:])
     mujoco.mj_step(m, d)
-    return tuple(np.array(x, q.dtype) for x in (d.qpos, d.qvel, d.qacc_warmstart))
 
 
 def mujoco_model(model: Model) -> Any:

@@ -27,8 +27,8 @@ def animate(actors: Actor | Sequence[Actor], *, frames_per_second: float = 50.0,
     if not actors:
         raise ValueError("an animation needs at least one Actor.")
     payload = json.dumps(scene(actors, frames_per_second), separators=(",", ":"), allow_nan=False)
-    # "</" would end the script element early, wherever it stands in a name
-    data = payload.replace("</", "<\\/")
+    # a name may hold "</script>" or "<!--", which end or change a script element wherever they stand
+    data = payload.replace("<", "\\u003c")
     label = escape(title or "Animation of " + ", ".join(a.label or a.model.topology.name for a in actors))
     return (
         f'<div class="flexor-animation" role="group" aria-label="{label}">'
@@ -96,7 +96,8 @@ def style() -> str:
 def save_animation(path: str | os.PathLike[str], model: Model, trajectory: Trajectory, *, label: str = "") -> Path:
     """Writes one self-contained page with the robot's motion; returns the path."""
     body = animate(Actor(model, trajectory, label or model.topology.name))
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{escape(model.topology.name)}</title>'
+    name = escape(model.topology.name)
+    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{name}</title>'
     page = f'<!doctype html><html lang="en"><head>{head}{style()}</head><body class="alone">{body}{script()}</body></html>'
     Path(path).write_text(page, encoding="utf-8")
     return Path(path)

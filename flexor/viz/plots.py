@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import matplotlib
+import matplotlib.rcsetup
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
@@ -18,7 +19,7 @@ from flexor.viz.colours import SERIES
 
 # Placeholders that `inline_svg` turns into the page's own colours, so that a figure follows light and dark.
 _INK, _GRID = "#1d2732", "#c4cbd3"
-_STYLE = {
+_STYLE: Any = {
     "font.size": 9,
     "axes.edgecolor": _INK,
     "axes.labelcolor": _INK,
@@ -29,7 +30,7 @@ _STYLE = {
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.linewidth": 0.8,
-    "axes.prop_cycle": matplotlib.cycler(color=SERIES),
+    "axes.prop_cycle": matplotlib.rcsetup.cycler(color=SERIES),
     "grid.color": _GRID,
     "grid.linewidth": 0.6,
     "lines.linewidth": 1.5,

@@ -26,7 +26,7 @@ class AbstractBlock(abc.ABC):
 
 @dataclass(frozen=True)
 class Table(AbstractBlock):
-    """Rows of cells under column heads. True and False are shown as a mark. `folded` shows the table on demand, under that line."""
+    """Rows of cells under column heads. True and False become marks. `folded` hides the table under that line."""
 
     columns: Sequence[str]
     rows: Sequence[Sequence[Any]]
@@ -91,7 +91,8 @@ class Section:
     blocks: Sequence[AbstractBlock] = ()
 
     def html(self) -> str:
-        return f"<section><h2>{escape(self.title)}</h2>{_paragraphs(self.text)}{''.join(b.html() for b in self.blocks)}</section>"
+        blocks = "".join(block.html() for block in self.blocks)
+        return f"<section><h2>{escape(self.title)}</h2>{_paragraphs(self.text)}{blocks}</section>"
 
 
 @dataclass(frozen=True)
@@ -108,7 +109,8 @@ class Report:
         css = resources.files("flexor.viz").joinpath("pages", "report.css").read_text(encoding="utf-8")
         return (
             '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-            '<meta name="viewport" content="width=device-width, initial-scale=1"><meta name="color-scheme" content="light dark">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            '<meta name="color-scheme" content="light dark">'
             # an empty icon, or the browser asks for one
             f'<title>{escape(self.title)}</title><link rel="icon" href="data:,">'
             f"<style>\n{css}</style>{style()}</head>\n<body><main>"

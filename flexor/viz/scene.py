@@ -104,18 +104,19 @@ def contact_forces(model: Model, trajectory: Trajectory, rows: np.ndarray) -> np
         return None
     before = np.clip(rows - 1, 0, len(trajectory) - 1)
     fn, ft = (np.asarray(trajectory.taps[name])[before] for name in names)
-    point, normal = (np.asarray(x) for x in _contacts(model, trajectory.q[before]))
-    first, second = (np.asarray(x) for x in tangents(normal))
-    force = fn[..., None] * normal + ft[..., :1] * first + ft[..., 1:] * second
+    point, *frame = (np.asarray(x) for x in _contacts(model, trajectory.q[before]))
+    force = fn[..., None] * frame[0] + ft[..., :1] * frame[1] + ft[..., 1:] * frame[2]
     force[rows == 0] = 0.0
     return np.concatenate([point, force], axis=-1)
 
 
 @jax.jit
-def _contacts(model: Model, q: jax.Array) -> tuple[jax.Array, jax.Array]:
-    def one(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+def _contacts(model: Model, q: jax.Array) -> tuple[jax.Array, ...]:
+    """Points, normals and the two tangents of all candidates, with a leading time axis."""
+
+    def one(x: jax.Array) -> tuple[jax.Array, ...]:
         found = detect(model, forward_kinematics(model, x))
-        return (found.point_a + found.point_b) / 2, found.normal
+        return (found.point_a + found.point_b) / 2, found.normal, *tangents(found.normal)
 
     return jax.vmap(one)(q)
 

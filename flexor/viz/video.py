@@ -60,7 +60,7 @@ def _counted(frames: Iterator[np.ndarray], total: int, progress: Callable[[int, 
 
 
 def puppet(model: Model, low: np.ndarray, high: np.ndarray, size: tuple[int, int]) -> mujoco.MjModel:
-    """A MuJoCo model of the robot's shapes alone, every body a mocap body, moved by hand; lit between two corners of space."""
+    """A MuJoCo model of the robot's shapes alone: every body is a mocap body. Two corners of space are lit and seen."""
     spec = mujoco.MjSpec()
     spec.stat.center, spec.stat.extent = (low + high) / 2, max(0.1, float(np.linalg.norm(high - low)) / 2)
     spec.visual.quality.shadowsize, spec.visual.map.shadowclip = 4096, 3.0
@@ -146,7 +146,7 @@ class _Screen:
 
 
 def _graphics_context(size: tuple[int, int]) -> Any:
-    """MuJoCo's OpenGL context: of the library that MUJOCO_GL names, else a window where there is a display, else what is there."""
+    """MuJoCo's OpenGL context: of MUJOCO_GL's library, else a hidden window where there is a display, else what is there."""
     try:
         window = _context_class()(*size)
         window.make_current()
@@ -173,7 +173,7 @@ def _write_gif(path: Path, frames: Iterator[np.ndarray], frames_per_second: floa
     images: list[Image.Image] = []
     for frame in frames:
         image = Image.fromarray(frame)
-        images.append(image.quantize(palette=images[0], dither=0) if images else image.quantize(128))
+        images.append(image.quantize(palette=images[0], dither=Image.Dither.NONE) if images else image.quantize(128))
     # GIF counts hundredths of a second
     images[0].save(path, save_all=True, append_images=images[1:], duration=round(100 / frames_per_second) * 10, loop=0)
 

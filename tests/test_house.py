@@ -1,0 +1,76 @@
+"""The order of the house: imports go only downwards, files and functions stay short, `import flexor` stays light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parent.parent / "flexor"
+# Lowest first. `certify` uses solvers and is used by nothing below the command line.
+ORDER = (
+    *("simd", "spatial", "taps", "model", "robots", "dynamics", "contact", "augment", "solvers", "certify", "identify"),
+    *("nerd", "ode", "adapt", "control", "envs", "plugins", "viz", "cli"),
+)
+FILES = sorted(PACKAGE.rglob("*.py"))
+LONGEST_FILE, LONGEST_FUNCTION = 500, 60
+HEAVY = ("matplotlib", "typer", "rich", "h5py", "trimesh", "collada", "PIL", "gymnasium", "pinocchio")
+
+
+def part(module: str) -> str:
+    """The folder or file of a module directly under flexor; empty for flexor itself."""
+    return (module.split(".") + [""])[1]
+
+
+def imports(path: Path) -> set[str]:
+    """Modules of flexor that a file imports, at its top or inside functions, `from flexor import x` resolved to flexor.x."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: imports are absolute in flexor"
+            found |= {f"{node.module}.{a.name}" for a in node.names} if node.module == "flexor" else {node.module}
+    return {m for m in found if m.split(".")[0] == "flexor"}
+
+
+def test_every_folder_has_its_place():
+    parts = {p.relative_to(PACKAGE).parts[0].removesuffix(".py") for p in FILES} - {"__init__", "__main__"}
+    assert parts <= set(ORDER)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_go_downwards(path):
+    own = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    if own in ("__init__", "__main__"):
+        return
+    rank = ORDER.index(own)
+    upwards = sorted(m for m in imports(path) if part(m) not in ORDER or ORDER.index(part(m)) > rank)
+    assert not upwards, f"{own} may not import {upwards}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_files_and_functions_stay_short(path):
+    text = path.read_text(encoding="utf-8")
+    assert text.count("\n") <= LONGEST_FILE
+    functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
+    long = {f.name: f.end_lineno - f.lineno + 1 for f in functions if f.end_lineno - f.lineno + 1 > LONGEST_FUNCTION}
+    assert not long
+
+
+def test_the_library_does_not_print():
+    for path in FILES:
+        calls = [n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.Call)]
+        names = {n.func.id for n in calls if isinstance(n.func, ast.Name)}
+        assert not names & {"print", "exit", "quit"}, path
+
+
+def test_import_is_light_and_leaves_jax_alone():
+    code = (
+        "import sys, jax; before = dict(jax.config.values)\n"
+        "import flexor\n"
+        f"print([m for m in {HEAVY!r} if m in sys.modules], before == dict(jax.config.values))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stdout.split("\n")[0] == "[] True", done.stdout + done.stderr
