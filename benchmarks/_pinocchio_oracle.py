@@ -119,7 +119,7 @@ class PinocchioOracle:
 
 
 def _check_root(model: Any, body: str) -> None:
-    """Raises where Pinocchio's free-flyer carries another link than flexor's: a root link named "world" is the world here."""
+    """Raises where Pinocchio's free-flyer carries another link than flexor's, to which a root link "world" is the world."""
     root = next(f.name for f in model.frames if f.type == pin.FrameType.BODY and f.parentJoint == 1)
     if root != body:
         raise ValueError(f"Pinocchio floats the link '{root}', flexor the body '{body}' on it")

@@ -91,10 +91,14 @@ def open_urdf(case: Case) -> tuple[fx.Model, Oracles, str]:
     """The model, Pinocchio on the same file, and MuJoCo on what flexor writes of it."""
     floating = case.base == "floating"
     model = fx.load(case.file, floating=floating)
-    return model, {
-        "Pinocchio": lambda model, points: PinocchioOracle(case.file, model, points, floating=floating),
-        "MuJoCo": lambda model, points: MujocoOracle(mujoco_model(model), model, points),
-    }, ""
+    return (
+        model,
+        {
+            "Pinocchio": lambda model, points: PinocchioOracle(case.file, model, points, floating=floating),
+            "MuJoCo": lambda model, points: MujocoOracle(mujoco_model(model), model, points),
+        },
+        "",
+    )
 
 
 def open_mjcf(case: Case) -> tuple[fx.Model, Oracles, str]:

@@ -32,16 +32,26 @@ def start(sim):
     return sim.reset(q, [0.3, 0.1, 0, 0, 0, 0, 0.2])
 
 
-def changed(sim, name, change):
-    """A step in which a tapped quantity is changed."""
-    def handler(tapped, value):
-        return change(value) if tapped == name else value
+@pytest.fixture(scope="module")
+def step(sim):
+    """A compiled step in which `added[name]` is added to the tapped quantity of that name."""
 
-    def step(state, control):
-        with listen(handler):
-            return sim.step(state, control)
+    @jax.jit
+    def step(state, control, added):
+        with listen(lambda name, value: value + added[name] if name in added else value):
+            return sim.solver.step(sim.model, state, control, sim.dt)
 
     return step
+
+
+@pytest.fixture(scope="module")
+def nothing(sim):
+    """Zeros to add to each quantity."""
+    return {name: jnp.zeros(eval(entry.shape)) for name, entry in fx.taps(sim).items()}
+
+
+def control(**given):
+    return fx.Control(**{"u": jnp.zeros(1), "tau": jnp.zeros(7), "wrench": jnp.zeros((3, 6)), **given})
 
 
 def test_every_name_is_computed_with_the_shape_it_says(sim, start):
@@ -68,72 +78,74 @@ def test_recorded_quantities_are_what_they_mean(sim, start):
     np.testing.assert_allclose(taps["contact.depth"][0], 0.001, atol=1e-12)
     np.testing.assert_allclose(taps["contact.normal"][0], [[0, 0, 1]], atol=1e-15)
     np.testing.assert_allclose(taps["joint.gravity_force"][:, 2], 9.81 * 1.3)
-    assert (taps["contact.normal_force"] > 0).all()
-    assert (taps["joint.limit_force"][:, -1] < 0).all()
-    np.testing.assert_array_equal(np.sign(taps["joint.friction_force"][:, -1]), -np.sign(traj.qd[:-1, -1]))
+    assert taps["contact.normal_force"][0, 0] > 0
+    assert taps["joint.limit_force"][0, -1] < 0
+    # NCP: against the velocity after the step, when the limit has thrown the arm back
+    assert 0 < abs(float(taps["joint.friction_force"][0, -1])) <= 0.02 + 1e-12
     sliding = taps["contact.relative_velocity"][0, 0, 1:]
     assert float(taps["contact.friction_force"][0, 0] @ sliding) < 0
 
 
-def test_a_listener_that_adds_zero_changes_nothing(sim, start):
-    """Bit for bit, for a step that is compiled the same way."""
-    plain = jax.jit(lambda s: sim.solver.step(sim.model, s, fx.Control(jnp.zeros(1), jnp.zeros(7), jnp.zeros((3, 6))), sim.dt))
-
-    def zero(state):
-        with listen(lambda name, value: value + 0):
-            return sim.solver.step(sim.model, state, fx.Control(jnp.zeros(1), jnp.zeros(7), jnp.zeros((3, 6))), sim.dt)
-
-    a, b = plain(start), jax.jit(zero)(start)
-    np.testing.assert_allclose(a.q, b.q, rtol=0, atol=0)
-    np.testing.assert_allclose(a.qd, b.qd, rtol=0, atol=0)
+def test_a_listener_that_adds_zero_changes_nothing(sim, start, step, nothing):
+    plain = jax.jit(lambda s: sim.solver.step(sim.model, s, control(), sim.dt))(start)
+    heard = step(start, control(), nothing)
+    np.testing.assert_array_equal(heard.q, plain.q)
+    np.testing.assert_array_equal(heard.qd, plain.qd)
 
 
 @pytest.mark.parametrize("name", FORCES)
-def test_a_handler_changes_the_motion(sim, start, name):
-    moved = changed(sim, name, lambda x: x + 1.0)(start, None)
-    assert float(jnp.abs(moved.qd - sim.step(start).qd).max()) > 1e-5
+def test_a_handler_changes_the_motion(start, step, nothing, name):
+    moved = step(start, control(), {**nothing, name: nothing[name] + 1.0})
+    assert float(jnp.abs(moved.qd - step(start, control(), nothing).qd).max()) > 1e-5
     assert jnp.isfinite(moved.qd).all()
 
 
-def test_a_force_by_tap_is_a_force_by_control(sim, start):
+def test_a_force_by_tap_is_a_force_by_control(start, step, nothing):
     f = jnp.array([0.5, 0, 0, 0, 0.1, 0, 0.2])
-    by_control = sim.step(start, fx.Control(tau=f))
-    by_tap = changed(sim, "joint.applied_force", lambda x: x + f)(start, None)
-    np.testing.assert_allclose(by_tap.qd, by_control.qd, atol=1e-12)
+    wanted = step(start, control(tau=f), nothing)
+    for name, added in (("joint.applied_force", f), ("joint.passive_force", f), ("joint.bias_force", -f)):
+        np.testing.assert_allclose(step(start, control(), {**nothing, name: added}).qd, wanted.qd, atol=1e-12)
     wrench = jnp.zeros((3, 6)).at[2].set(jnp.array([0.1, 0.2, 0.3, 1.0, 2.0, 3.0]))
-    by_control = sim.step(start, fx.Control(wrench=wrench))
-    by_tap = changed(sim, "link.external_force", lambda x: x + wrench)(start, None)
-    np.testing.assert_allclose(by_tap.qd, by_control.qd, atol=1e-12)
-    # the bias force acts against the motion
-    by_tap = changed(sim, "joint.bias_force", lambda x: x - f)(start, None)
-    np.testing.assert_allclose(by_tap.qd, sim.step(start, fx.Control(tau=f)).qd, atol=1e-12)
+    wanted = step(start, control(wrench=wrench), nothing)
+    by_tap = step(start, control(), {**nothing, "link.external_force": wrench})
+    np.testing.assert_allclose(by_tap.qd, wanted.qd, atol=1e-12)
 
 
-def test_accelerations_and_states_can_be_changed(sim, start):
-    moved = changed(sim, "joint.acceleration", lambda x: x.at[0].add(2.0))(start, None)
-    assert float(moved.qd[0] - sim.step(start).qd[0]) == pytest.approx(0.002, rel=0.2)
-    moved = changed(sim, "joint.qd", lambda x: 0 * x)(start, None)
-    assert float(jnp.abs(moved.qd).max()) < 0.1
+def test_accelerations_and_states_can_be_changed(sim, step, nothing):
+    """In the air, within the limits: what is added to the acceleration arrives dt times in the velocity."""
+    state = sim.reset(sim.model.reference.at[2].set(1.0), [0.3, 0.1, 0, 0, 0, 0, 0.2])
+    plain = step(state, control(), nothing)
+    push = jnp.array([2.0, 0, 0, 0, 0, 0, 0])
+    moved = step(state, control(), {**nothing, "joint.acceleration": push})
+    np.testing.assert_allclose(moved.qd - plain.qd, 0.001 * push, atol=1e-12)
+    moved = step(state, control(), {**nothing, "joint.qd": push})
+    assert float(moved.qd[0] - plain.qd[0]) == pytest.approx(2, rel=1e-2)
+    moved = step(state, control(), {**nothing, "joint.q": nothing["joint.q"].at[0].set(0.5)})
+    assert float(moved.q[0] - plain.q[0]) == pytest.approx(0.5, rel=1e-12)
 
 
-def test_a_cached_program_does_not_hide_a_listener(sim, start):
-    before = sim.step(start)
+def test_a_cached_program_does_not_hide_a_listener():
+    sim = fx.Simulator(fx.load("pendulum"), fx.RigidSolver(contact=None))
+    start = sim.reset([0.5])
+    before, rolled = sim.step(start), sim.rollout(start, steps=2)
     heard = []
 
     def note(name, value):
         heard.append(name)
-        return value
+        return value + 1 if name == "joint.applied_force" else value
 
     with listen(note):
-        sim.step(start)
-        first = len(heard)
-        sim.step(start)
-        assert len(heard) == 2 * first > 0
-        heard.clear()
-        sim.rollout(start, steps=2)
-        assert set(heard) == set(TAPS)
+        first = sim.step(start)
+        names = list(heard)
+        second = sim.step(start)
+        assert heard == 2 * names
+        assert names
+        run = sim.rollout(start, steps=2)
+    assert float(first.qd[0]) == float(second.qd[0]) != float(before.qd[0])
+    np.testing.assert_allclose(run.qd[1], first.qd, rtol=1e-14)
     heard.clear()
-    np.testing.assert_array_equal(sim.step(start).q, before.q)
+    np.testing.assert_array_equal(sim.step(start).qd, before.qd)
+    np.testing.assert_array_equal(sim.rollout(start, steps=2).qd, rolled.qd)
     assert not heard
 
 
@@ -153,7 +165,10 @@ def test_listeners_nest_and_names_are_checked():
     x = jnp.zeros(2)
     assert tap("joint.q", x) is x
     assert tap("no such name", x) is x
-    with listen(lambda name, value: value), pytest.raises(KeyError, match="'no such name' is not a tap; the names are joint.q"):
+    with (
+        listen(lambda name, value: value),
+        pytest.raises(KeyError, match="'no such name' is not a tap; the names are"),
+    ):
         tap("no such name", x)
     with listen(lambda name, value: value[:1]), pytest.raises(ValueError, match=r"tap 'joint.q' must keep its shape \(2,\)"):
         tap("joint.q", x)
@@ -163,9 +178,7 @@ def test_listeners_nest_and_names_are_checked():
 
 
 def test_nobody_listening_leaves_no_trace(sim, start):
-    """The program with taps is the program without: names cost nothing."""
-    control = fx.Control(jnp.zeros(1), jnp.zeros(7), jnp.zeros((3, 6)))
-    quiet = jax.make_jaxpr(lambda s: sim.solver.step(sim.model, s, control, sim.dt))(start)
-    heard = jax.make_jaxpr(lambda s: collect(sim.solver.step)(sim.model, s, control, sim.dt)[0])(start)
-    assert len(quiet.eqns) <= len(heard.eqns)
-    assert "gravity" not in str(quiet.jaxpr.debug_info)
+    """A silent program has fewer operations: none for what only listeners want."""
+    quiet = jax.make_jaxpr(lambda s: sim.solver.step(sim.model, s, control(), sim.dt))(start)
+    heard = jax.make_jaxpr(lambda s: collect(sim.solver.step)(sim.model, s, control(), sim.dt)[0])(start)
+    assert len(quiet.eqns) < len(heard.eqns)

@@ -1,6 +1,7 @@
 """`flexor demo`: two robots, both contact models, MuJoCo beside them, certified gradients, one page to look at."""
 
 import time
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -24,27 +25,31 @@ def demo(
     if not report.parent.is_dir():
         raise FileNotFoundError(f"cannot write '{report}': the folder '{report.parent}' does not exist.")
     start = time.perf_counter()
-    with console.err().status("loading robots …") as status:
+    # the certificate has a process of its own: it compiles on one core while the robots move on the other
+    with get_context("spawn").Pool(1) as pool, console.err().status("loading robots …") as status:
 
         def tell(text: str) -> None:
             status.update(f"{text} …")
 
+        promise = None if quick else pool.apply_async(certify_cube)
         swings = swing(load("double_pendulum"), 0.5 if quick else 3.0, tell)
         dropped = drop(load("quadruped"), 0.6 if quick else 2.0, tell)
-        certificate = None if quick else _certificate(tell)
-        tell("writing the page")
         checks = [*swing_checks(swings), *fall_checks(dropped), *(() if quick else rest_checks(dropped))]
+        tell("certifying the gradients of the cube")
+        certificate = None if promise is None else promise.get(timeout=1800)
+        tell("writing the page")
         page(swings, dropped.runs, checks, certificate, time.perf_counter() - start).save(report)
     _print(checks, certificate, report, time.perf_counter() - start)
     if not all(c.holds for c in checks) or (certificate is not None and not certificate.ok):
         raise typer.Exit(1)
 
 
-def _certificate(tell: Any) -> Any:
+def certify_cube() -> Any:
+    """The certificate of the cube, in double precision."""
+    use_float64()
     from flexor.certify import certify
     from flexor.robots.load import load
 
-    tell("certifying the gradients of the cube")
     return certify(load("cube"))
 
 

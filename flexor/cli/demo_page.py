@@ -29,7 +29,7 @@ def page(swings: Sequence[Run], drops: Sequence[Run], checks: Sequence[Check], c
     return Report(
         "flexor: a first run",
         "Two robots, simulated with flexor's two contact models and with MuJoCo, side by side; and the derivatives of the "
-        "simulation against finite differences and closed forms. Every number on this page was computed by `flexor demo` on "
+        "simulation against finite differences and closed forms. Every number on this page was computed by flexor demo on "
         "the machine named here.",
         facts(seconds),
         [_agreement(checks), _pendulum(swings), _quadruped(drops), *_gradients(certificate), _next()],
@@ -126,7 +126,7 @@ def _gradients(certificate: Any) -> list[Section]:
     ]
     rows = table_rows(certificate)
     blocks = [
-        Table(["contact", "mode", "derivatives", "largest relative error", ""], worst, " ".join(certificate.remarks)),
+        Table(["contact", "mode", "derivatives", "largest relative error", ""], worst, "; ".join(certificate.remarks)),
         Table([c.removeprefix(">") for c in COLUMNS], rows, folded=f"All {len(rows)} derivatives"),
     ]
     text = (

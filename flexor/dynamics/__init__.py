@@ -18,8 +18,8 @@ from flexor.dynamics.rnea import bias_force, gravity_force, rnea
 
 __all__ = [
     "Kinematics",
-    "actuator_force",
     "aba",
+    "actuator_force",
     "bias_force",
     "body_poses",
     "body_velocities",

@@ -40,7 +40,7 @@ def aba(
     pA = scatter_sum(p[carried], dofs.owner[carried], t.nv)
     rotor = model.joints.armature[t.dof_joint]
     rotor = rotor if extra_inertia is None else rotor + extra_inertia
-    # A welded node moves with its owner, so only nodes with a joint have a velocity product; the joint's first dof carries it.
+    # A welded node moves with its owner, so only nodes with a joint have a velocity product, on their first dof.
     c = jnp.where(dofs.first_of_node[:, None], c[dofs.node], 0.0)
 
     def eliminate(below: tuple[Array, Array], own: tuple[Array, ...]) -> tuple[tuple[Array, Array], tuple[Array, ...]]:

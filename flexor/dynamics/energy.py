@@ -31,7 +31,9 @@ def kinetic_energy(model: Model, kin: Kinematics, qd: Float[Array, " nv"]) -> Fl
 
 def potential_energy(model: Model, kin: Kinematics, q: Float[Array, " nq"]) -> Float[Array, ""]:
     """Gravity, -sum of m g . x, of all bodies that the joints move, and the energy k x^2 / 2 of the joint springs."""
-    fall = -total_mass(model) * model.gravity @ centre_of_mass(model, kin) if _moving(model).any() else jnp.zeros((), q.dtype)
+    fall = jnp.zeros((), q.dtype)
+    if _moving(model).any():
+        fall = -total_mass(model) * model.gravity @ centre_of_mass(model, kin)
     stretch = spring_stretch(model, q)
     return fall + model.joints.stiffness[model.topology.dof_joint] @ stretch**2 / 2
 

@@ -14,7 +14,8 @@ def integrate(model: Model, q: Float[Array, " nq"], displacement: Float[Array, "
     Angles and lengths add; a quaternion turns by the rotation vector in the body frame, quat exp(w), and is normalised.
     """
     t = model.topology
-    scalar_q, scalar_v = [], []
+    scalar_q: list[int] = []
+    scalar_v: list[int] = []
     for j, qs, vs in zip(t.joints, t.q_start, t.v_start, strict=True):
         n = {"hinge": 1, "slide": 1, "ball": 0, "free": 3}[j.kind]
         scalar_q += range(qs, qs + n)
@@ -32,9 +33,7 @@ def integrate(model: Model, q: Float[Array, " nq"], displacement: Float[Array, "
     return jnp.concatenate([moved, quat.ravel()])[order]
 
 
-def displacement_rate(
-    model: Model, displacement: Float[Array, " nv"], qd: Float[Array, " nv"]
-) -> Float[Array, " nv"]:
+def displacement_rate(model: Model, displacement: Float[Array, " nv"], qd: Float[Array, " nv"]) -> Float[Array, " nv"]:
     """Rate of the displacement from a fixed q when the velocity is qd: the inverse of the exponential map's derivative.
 
     For a rotation vector x and a body angular velocity w it is w + x X w / 2 + x X (x X w) / 12, exact to the third order

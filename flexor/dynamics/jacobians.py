@@ -21,7 +21,7 @@ def point_jacobian(
 
 
 def frame_jacobian(model: Model, kin: Kinematics, bodies: np.ndarray | int) -> Float[Array, "... 6 nv"]:
-    """Jacobian of the angular velocity and of the velocity of the frame's origin, world axes, for one body or for several."""
+    """Jacobian of the angular velocity and of the velocity of the frame's origin, world axes, of one body or several."""
     last = model.topology.nodes.of_body[np.asarray(bodies)]
     moves = model.topology.dofs.moves[last]
     angular = jnp.swapaxes(jnp.where(moves[..., None], kin.S[:, :3], 0.0), -1, -2)

@@ -43,10 +43,10 @@ def inward(
     for k in reversed(range(len(levels))):
         level = levels[k]
         if messages is None:
-            below = jax.tree.map(lambda z, n=len(level): jnp.zeros((n, *jnp.shape(z)), z.dtype), zero)
+            below = jax.tree.map(lambda z, i=level: jnp.zeros((len(i), *jnp.shape(z)), z.dtype), zero)
         else:
             rows = np.searchsorted(level, parent[levels[k + 1]])
-            below = jax.tree.map(lambda m, r=rows, n=len(level): scatter_sum(m, r, n), messages)
+            below = jax.tree.map(lambda m, r=rows, i=level: scatter_sum(m, r, len(i)), messages)
         messages, y = f(below, jax.tree.map(lambda x, i=level: x[i], xs))
         done.append(y)
     order = np.argsort(np.concatenate(levels[::-1]))

@@ -190,7 +190,8 @@ def check_coordinates(model: Model, q: Array, qd: Array) -> None:
             hint = "; a ball joint uses 4 coordinates and 3 velocities, a free joint 7 and 6" if t.nq != t.nv else ""
             raise ValueError(f"`{symbol}` of '{t.name}' must have shape ({n},), got {value.shape}{hint}.")
         if not isinstance(value, jax.core.Tracer):
-            bad = np.flatnonzero(~np.isfinite(np.asarray(value)))
+            numbers = np.asarray(value)
+            bad = np.flatnonzero(~np.isfinite(numbers))
             if bad.size:
                 name = t.q_name(int(bad[0])) if symbol == "q" else t.dof_name(int(bad[0]))
-                raise ValueError(f"`{symbol}` of '{t.name}' is {value[bad[0]]} at index {bad[0]} ({name}).")
+                raise ValueError(f"`{symbol}` of '{t.name}' is {numbers[bad[0]]} at index {bad[0]} ({name}).")

@@ -68,10 +68,11 @@ def replace(model: Model, values: Mapping[str, Any]) -> Model:
 def _check_value(name: str, field: str, value: Array) -> None:
     if isinstance(value, jax.core.Tracer):
         return
-    if np.isnan(value).any():
+    numbers = np.asarray(value)  # numpy's own functions, since JAX's would be traced under jit even for known numbers
+    if np.isnan(numbers).any():
         raise ValueError(f"'{name}' is not a number.")
-    if field in _POSITIVE and np.min(value) < 0:
-        raise ValueError(f"'{name}' must not be negative, got {np.min(value)}.")
+    if field in _POSITIVE and np.min(numbers) < 0:
+        raise ValueError(f"'{name}' must not be negative, got {np.min(numbers)}.")
 
 
 def _with_rows(model: Model) -> Model:

@@ -26,7 +26,7 @@ from flexor.taps import listening, tap
 
 
 class RigidSolver(AbstractSolver):
-    """Rigid-body dynamics. `contact` is `NCP()` (default), `Penalty()`, or None for no contact, no limits, no dry friction."""
+    """Rigid-body dynamics. `contact` is `NCP()` (default), `Penalty()`, or None: no contact, no limits, no dry friction."""
 
     contact: NCP | Penalty | None = NCP()
     integrator: AbstractIntegrator = SemiImplicitEuler()
@@ -67,7 +67,7 @@ class RigidSolver(AbstractSolver):
         force, wrench = self._forces(model, kin, q, qd, control)
         if listening():
             bias = bias_force(model, kin, qd)
-            force = force + bias - _tapped_bias(model, kin, bias)
+            force = force - (_tapped_bias(model, kin, bias) - bias)
         return tap("joint.acceleration", aba(model, kin, qd, force, wrench, extra_inertia))
 
     def _forces(
@@ -100,11 +100,12 @@ class RigidSolver(AbstractSolver):
 
 
 def _tapped_bias(model: Model, kin: Kinematics, bias: Float[Array, " nv"]) -> Float[Array, " nv"]:
-    """The bias force after its listeners; its gravity part is computed only for them."""
+    """The bias force after its listeners; its gravity part is computed only for them. What they add enters as a difference,
+    so that adding nothing changes no bit."""
     if not listening():
         return bias
     gravity = gravity_force(model, kin)
-    return tap("joint.bias_force", bias + tap("joint.gravity_force", gravity) - gravity)
+    return tap("joint.bias_force", bias + (tap("joint.gravity_force", gravity) - gravity))
 
 
 def _constrained(model: Model) -> bool:

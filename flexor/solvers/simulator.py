@@ -31,7 +31,7 @@ class Simulator(eqx.Module):
         self.dt = jnp.asarray(dt, model.dtype)
         if self.dt.shape != ():
             raise ValueError(f"`dt` must be a number of seconds, got an array of shape {self.dt.shape}.")
-        if not isinstance(self.dt, jax.core.Tracer) and not (np.isfinite(self.dt) and self.dt > 0):
+        if not isinstance(self.dt, jax.core.Tracer) and not 0 < float(self.dt) < np.inf:
             raise ValueError(f"`dt` must be a positive number of seconds, got {dt}.")
         self.solver.check(model)
 

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -58,8 +59,8 @@ class Trajectory(eqx.Module):
         t = self.topology
         in_v, in_q = np.flatnonzero(~np.isfinite(qd[step])), np.flatnonzero(~np.isfinite(q[step]))
         joint = int(t.dof_joint[in_v[0]]) if in_v.size else int(np.searchsorted(t.q_start, in_q[0], side="right") - 1)
-        body = t.bodies[t.joints[joint].body]
-        return Status(False, f"step {step} is not finite, first at body '{body}' (joint '{t.joints[joint].name}')", step, body)
+        body, name = t.bodies[t.joints[joint].body], t.joints[joint].name
+        return Status(False, f"step {step} is not finite, first at body '{body}' (joint '{name}')", step, body)
 
     def raise_if_bad(self) -> "Trajectory":
         """Itself, or a FloatingPointError with the status' sentence."""
@@ -93,7 +94,7 @@ class Trajectory(eqx.Module):
         read = _choose(path, {".h5": _read_hdf5, ".hdf5": _read_hdf5, ".csv": _read_csv, ".npz": _read_numpy})
         try:
             arrays, taps = read(path, model.topology)
-        except (OSError, KeyError, EOFError, json.JSONDecodeError, ValueError) as error:
+        except (OSError, KeyError, EOFError, BadZipFile, json.JSONDecodeError, ValueError) as error:
             raise ValueError(f"'{path}' is not a whole trajectory of '{model.topology.name}': {error}") from error
         _check_shapes(path, arrays, model)
         as_array = {name: jnp.asarray(x, model.dtype) for name, x in arrays.items()}
@@ -154,7 +155,9 @@ def _read_hdf5(path: Path, topology: Topology) -> tuple[dict[str, np.ndarray], d
 def _write_numpy(trajectory: Trajectory, path: Path) -> None:
     arrays = {name: np.asarray(getattr(trajectory, name)) for name in _FIELDS}
     taps = {f"taps/{name}": np.asarray(value) for name, value in trajectory.taps.items()}
-    np.savez(path, columns=np.array(json.dumps(_columns(trajectory.topology))), **arrays, **taps)
+    columns = np.array(json.dumps(_columns(trajectory.topology)))
+    everything: dict[str, Any] = {"columns": columns, **arrays, **taps}
+    np.savez(path, **everything)
 
 
 def _read_numpy(path: Path, topology: Topology) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:

@@ -53,8 +53,7 @@ def found(name, dtype):
 
 
 @pytest.mark.parametrize("quantity", QUANTITIES)
-@pytest.mark.parametrize("name", ["nasty", *URDFS])
-@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32], ids=["float64", "float32"])
+@pytest.mark.parametrize(("name", "dtype"), [("nasty", "float64"), ("nasty", "float32"), *((u, "float64") for u in URDFS)])
 @pytest.mark.filterwarnings("ignore::flexor.model.description.ModelWarning")
 def test_quantity(name, quantity, dtype):
     wanted = compared(name)[3][quantity]
@@ -67,7 +66,7 @@ def test_quantity(name, quantity, dtype):
 def test_one_robot_is_a_row_of_the_batch():
     model, instants, points, _ = compared("nasty")
     alone = jax.jit(flexor_quantities(points))(model, Instant(*(x[1] for x in instants)))
-    for quantity, rows in found("nasty", jnp.float64).items():
+    for quantity, rows in found("nasty", "float64").items():
         size = float(jnp.abs(rows).max())
         tolerance = ROUNDINGS * np.finfo(float).eps * size * (CONDITION if quantity == "aba" else 1)
         np.testing.assert_allclose(alone[quantity], rows[1], atol=tolerance, rtol=0)

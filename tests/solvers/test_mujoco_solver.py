@@ -100,7 +100,9 @@ def test_a_batch_steps_one_by_one():
         np.testing.assert_array_equal(end, sim.rollout(sim.reset(q), steps=5).q[-1])
 
 
-def test_a_state_that_runs_away_is_not_reset():
-    """MuJoCo calls a velocity above 1e10 bad, and starts anew from the reference, unless told otherwise."""
+def test_a_state_that_runs_away_is_not_reset(tmp_path, monkeypatch):
+    """MuJoCo calls a velocity above 1e10 bad, and starts anew from the reference, unless told otherwise. It also logs into
+    the working directory."""
+    monkeypatch.chdir(tmp_path)
     sim = fx.Simulator(fx.load("pendulum"), fx.MujocoSolver(), dt=0.002)
     assert abs(float(sim.step(sim.reset([0.5], [1e11])).qd[0])) > 1e10

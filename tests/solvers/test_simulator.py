@@ -62,6 +62,7 @@ def test_the_gradient_of_a_rollout_is_a_finite_difference(sim):
     h = 1e-5
     for which, value in enumerate(at):
         for i in range(value.size):
+
             def moved(sign, which=which, value=value, i=i):
                 changed = (value.reshape(-1).at[i].add(sign * h)).reshape(value.shape)
                 return end(*(changed if k == which else x for k, x in enumerate(at)))
@@ -108,7 +109,8 @@ def test_bad_states(sim, case):
     with pytest.raises(ValueError, match=sentence):
         sim.reset(q, qd)
     state = sim.reset()
-    bad = fx.State(state.q if q is None else jnp.array(q), state.qd if qd is None else jnp.array(qd), state.time, state.memory)
+    wrong = (old if new is None else jnp.array(new) for old, new in ((state.q, q), (state.qd, qd)))
+    bad = fx.State(*wrong, state.time, state.memory)
     with pytest.raises(ValueError, match=sentence):
         sim.step(bad)
     with pytest.raises(ValueError, match=sentence):
@@ -140,9 +142,9 @@ def test_bad_controls(sim):
         sim.rollout(state, np.zeros((0, 2)))
     with pytest.raises(ValueError, match="`steps` is 4, but the controls have 5 rows"):
         sim.rollout(state, np.zeros((5, 2)), steps=4)
-    with pytest.raises(ValueError, match="`steps` must be a positive number .* got None"):
+    with pytest.raises(ValueError, match=r"`steps` must be a positive number .* got None"):
         sim.rollout(state)
-    with pytest.raises(ValueError, match="`steps` must be a positive number .* got 0"):
+    with pytest.raises(ValueError, match=r"`steps` must be a positive number .* got 0"):
         sim.rollout(state, steps=0)
 
 
@@ -165,23 +167,23 @@ def test_unknown_names(sim):
         sim.model.actuator("knee")
     with pytest.raises(KeyError, match="has no geom named 'knee'"):
         sim.model.geom("knee")
-    with pytest.raises(KeyError, match="no parameter of 'double_pendulum' matches 'body.*.weight'"):
+    with pytest.raises(KeyError, match=r"no parameter of 'double_pendulum' matches 'body.*.weight'"):
         fx.replace(sim.model, {"body.*.weight": 1.0})
-    with pytest.raises(KeyError, match="'joint.torque' is not a tap; the names are joint.q, joint.qd"):
+    with pytest.raises(KeyError, match=r"'joint.torque' is not a tap; the names are joint.q, joint.qd"):
         sim.rollout(sim.reset(), steps=2, record=["joint.torque"])
     with pytest.raises(ValueError, match=r"RigidSolver does not compute 'contact.depth' for this model"):
         sim.rollout(sim.reset(), steps=2, record=["contact.depth"])
 
 
 def test_impulses_have_no_place_in_rk4(sim):
-    with pytest.raises(ValueError, match=r"NCP works with impulses over a step, which RK4 has no place for: use contact=Penalty"):
+    with pytest.raises(ValueError, match=r"NCP works with impulses .*, which RK4 has no place for: use contact=Penalty"):
         fx.Simulator(sim.model, fx.RigidSolver(integrator=fx.RK4()))
 
 
 def test_values_no_robot_can_have(sim):
-    with pytest.raises(ValueError, match="'body.upper.mass' must not be negative, got -1.0"):
+    with pytest.raises(ValueError, match=r"'body.upper.mass' must not be negative, got -1.0"):
         fx.replace(sim.model, {"body.upper.mass": -1.0})
-    with pytest.raises(ValueError, match="'joint.elbow.damping' is not a number"):
+    with pytest.raises(ValueError, match=r"'joint.elbow.damping' is not a number"):
         fx.replace(sim.model, {"joint.elbow.damping": np.nan})
     with pytest.raises(ValueError, match=r"'body.upper.com' must have shape \(3,\), got \(2,\)"):
         fx.replace(sim.model, {"body.upper.com": np.zeros(2)})

@@ -52,7 +52,7 @@ def test_numbers_that_are_none_return_too(made, ending, tmp_path):
 def test_another_robots_file_is_refused(made, ending, tmp_path):
     _, trajectory = made
     path = trajectory.save(tmp_path / f"run{ending}")
-    with pytest.raises(ValueError, match=r"run.* is not a whole trajectory of 'cartpole': its columns are not those of the robot"):
+    with pytest.raises(ValueError, match=r"run.* is not a whole trajectory of 'cartpole': its columns are not those"):
         fx.Trajectory.load(path, fx.load("cartpole"))
 
 

@@ -1,0 +1,184 @@
+"""The NCP: its laws, its derivative, and no NaN anywhere."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flexor as fx
+from flexor.contact import implicit, ncp
+from flexor.dynamics import integrate
+from tests.contact.scenes import BLOCK, simulator
+
+DT = 2e-3
+
+
+def _random_states(model, count, mode, seed=0):
+    """States of a floating robot over the floor whose lowest point is in the given contact mode."""
+    rng = np.random.default_rng(seed)
+    nv = model.nv
+    turn = np.zeros((count, nv))
+    turn[:, 3:] = rng.normal(size=(count, nv - 3)) * (1.5 if nv == 6 else 0.2)
+    base = model.keyframes[0] if len(model.topology.keyframes) else model.reference
+    q = jax.vmap(lambda d: integrate(model, base, d))(jnp.asarray(turn))
+    lowest = jax.vmap(lambda q: fx.contact.detect(model, fx.dynamics.forward_kinematics(model, q)).distance.min())(q)
+    speed = rng.uniform(0.1, 3.0, count)
+    gap, normal, tangent = {
+        "airborne": (0.1 + rng.random(count), rng.normal(size=count), 1.0),
+        "touching": (rng.random(count) * DT * speed, -speed, 1.0),
+        "sliding": (-rng.random(count) * 1e-4, 0 * speed, 1.0),
+        "sticking": (-rng.random(count) * 1e-4, 0 * speed, 0.0),
+        "lifting off": (-rng.random(count) * 1e-4, speed, 1.0),
+    }[mode]
+    q = q.at[:, 2].add(-lowest + gap)
+    qd = rng.normal(size=(count, nv)) * 0.5 * tangent
+    qd[:, 2] = normal
+    return q, jnp.asarray(qd)
+
+
+@pytest.fixture(scope="module")
+def cube():
+    return fx.replace(fx.load("cube"), {"pair.*.restitution": 0.2})
+
+
+@pytest.mark.parametrize("contact", [fx.NCP(), fx.Penalty()], ids=["NCP", "Penalty"])
+def test_no_nan_over_ten_thousand_states_in_each_mode(cube, contact):
+    sim = fx.Simulator(cube, fx.RigidSolver(contact), dt=DT)
+
+    def value(model, q, qd):
+        own = eqx.tree_at(lambda s: s.model, sim, model)
+        end = own.step(own.solver.init(model, fx.State(q, qd, jnp.zeros(()))))
+        return jnp.sum(end.q) + jnp.sum(end.qd)
+
+    def check(q, qd):
+        v, g = jax.value_and_grad(value, argnums=(0, 1, 2))(cube, q, qd)
+        return jnp.isfinite(v) & jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(g)]))
+
+    run = jax.jit(jax.vmap(check))
+    for mode in ("airborne", "touching", "sliding", "sticking", "lifting off"):
+        ok = np.asarray(run(*_random_states(cube, 10_000, mode)))
+        assert ok.all(), f"{mode}: {(~ok).sum()} of 10,000 states give a NaN"
+
+
+@pytest.mark.parametrize("robot", ["cube", "ant"])
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+def test_laws_hold_when_converged(robot, dtype):
+    """Signorini's and Coulomb's conditions, checked from forces and velocities alone, not from the solver's residual."""
+    model = fx.load(robot, dtype=dtype)
+    # float64 converges to rounding; float32 to about 1e-6 of velocities of a few m/s
+    tolerance = 1e-8 if dtype == jnp.float64 else 3e-5
+    contact = fx.NCP(iterations=50, tolerance=1e-12)
+    states = [_random_states(model, 200, mode, seed=3) for mode in ("touching", "sliding", "sticking")]
+    q, qd = (jnp.concatenate([s[i] for s in states]).astype(dtype) for i in (0, 1))
+
+    def laws(q, qd):
+        kin = fx.dynamics.forward_kinematics(model, q)
+        contacts = fx.contact.detect(model, kin)
+        chol = ncp.factor_inertia(fx.dynamics.crba(model, kin))
+        free = qd - DT * ncp.solve_inertia(chol, fx.dynamics.bias_force(model, kin, qd))
+        dt = jnp.asarray(DT, dtype)
+        u, _, out = contact.resolve(model, kin, contacts, q, qd, free, chol, dt, contact.init(model, contacts))
+        J = fx.contact.contact_jacobian(model, kin, contacts)
+        v = J @ u + contacts.pairs.cfm[:, None] * out.contact
+        c = contacts.pairs
+        _, wanted = ncp.impact(contacts.distance, J[:, 0] @ qd, J[:, 0] @ free, dt, c.restitution, c.baumgarte, 1.0)
+        return out.contact, v[:, 0] - wanted, v[:, 1:], contacts.friction, out.residual
+
+    x, gap, slip, mu, residual = (np.asarray(a, float) for a in jax.jit(jax.vmap(laws))(q, qd))
+    done = residual < tolerance
+    assert done.mean() > 0.995
+    x, gap, slip, mu = x[done], gap[done], slip[done], mu[done]
+    assert (x[..., 0] >= -tolerance).all()
+    assert (gap >= -tolerance).all()
+    assert np.abs(np.minimum(x[..., 0], gap)).max() < tolerance
+    tangential = np.linalg.norm(x[..., 1:], axis=-1)
+    assert (tangential <= mu * x[..., 0] + tolerance).all()
+    speed = np.linalg.norm(slip, axis=-1)
+    inside = tangential < mu * x[..., 0] - 1e-3 * x[..., 0]
+    assert speed[inside & (x[..., 0] > 1e-4)].max(initial=0) < 100 * tolerance
+    opposed = np.sum(slip * x[..., 1:], axis=-1) + speed * mu * x[..., 0]
+    assert np.abs(opposed).max() < 10 * tolerance
+    assert (x[..., 0] > 0).sum() > 300
+
+
+def test_gradient_does_not_depend_on_the_number_of_iterations():
+    model = fx.load("quadruped")
+    q, qd = model.keyframe("stand"), jnp.asarray(0.3 * np.random.default_rng(0).normal(size=model.nv))
+
+    def gradient(iterations):
+        sim = fx.Simulator(model, fx.RigidSolver(fx.NCP(iterations=iterations, tolerance=1e-12)), dt=DT)
+
+        def value(q, qd):
+            end = sim.rollout(sim.solver.init(model, fx.State(q, qd, jnp.zeros(()))), steps=25)
+            return jnp.sum(end.q[-1] * jnp.arange(19)), end.final.memory.residual
+
+        grad, residual = jax.grad(value, argnums=(0, 1), has_aux=True)(q, qd)
+        assert residual < 1e-10
+        return jnp.concatenate(grad)
+
+    few, many = gradient(20), gradient(200)
+    assert float(jnp.max(jnp.abs(few - many)) / jnp.max(jnp.abs(many))) < 1e-6
+
+
+def test_derivative_is_that_of_the_solution_even_far_from_convergence():
+    """At one sweep from a cold start the value is off, but the tangent solves the linearised laws at that point exactly."""
+    sim = simulator(BLOCK)
+    state = sim.reset(qd=jnp.array([1.0, 0.2, 0, 0, 0, 0.1]))
+
+    def end(mu, iterations):
+        model = fx.replace(sim.model, {"pair.*.friction": mu})
+        own = fx.Simulator(model, fx.RigidSolver(fx.NCP(iterations=iterations, tolerance=1e-13)), dt=1e-3)
+        return own.rollout(state, steps=10).qd[-1, 0]
+
+    slope = jax.grad(end)(0.3, 30)
+    step = 1e-6
+    numeric = (end(0.3 + step, 30) - end(0.3 - step, 30)) / (2 * step)
+    assert slope == pytest.approx(float(numeric), rel=1e-6)
+
+
+def test_warm_start_changes_the_work_not_the_answer():
+    rollouts = []
+    for warm in (True, False):
+        sim = simulator(BLOCK, fx.NCP(warm_start=warm, tolerance=1e-13))
+        rollouts.append(sim.rollout(sim.reset(qd=jnp.array([0.5, 0.1, 0, 0.3, 0, 1.0])), steps=300))
+    warm, cold = rollouts
+    assert np.abs(warm.q - cold.q).max() < 1e-9
+
+
+def test_work_grows_linearly_with_contacts():
+    """The sizes of the factors that the sweep and the implicit derivative keep: no array has an axis of contacts squared."""
+
+    def largest(spheres):
+        bodies = "".join(
+            f'<body pos="{i} 0 0.1"><joint type="slide" axis="0 0 1"/><geom size="0.1" mass="1"/></body>' for i in range(2)
+        )
+        extra = "".join(f'<geom size="0.1" mass="0.01" pos="0 {i} 0"/>' for i in range(spheres))
+        text = f"""<mujoco><worldbody><geom type="plane" size="1 1 1" contype="1" conaffinity="0"/>
+          {bodies.replace("</body>", extra + "</body>")}</worldbody>
+          <default><geom contype="0" conaffinity="1"/></default></mujoco>"""
+        sim = fx.Simulator(fx.load(text), dt=DT)
+        jaxpr = jax.make_jaxpr(jax.grad(lambda q: jnp.sum(sim.step(sim.reset(q)).qd)))(sim.model.reference)
+        sizes = [v.aval.size for e in jax.tree.leaves(jaxpr.jaxpr.eqns, is_leaf=lambda x: True) for v in e.outvars]
+        return len(jaxpr.jaxpr.eqns), max(sizes), len(fx.contact.detect(sim.model, _kin(sim.model)))
+
+    small, large = largest(4), largest(16)
+    ratio = large[2] / small[2]
+    assert small[0] == large[0]
+    assert large[1] <= 1.2 * ratio * small[1]
+
+
+def _kin(model):
+    return fx.dynamics.forward_kinematics(model, model.reference)
+
+
+def test_problem_without_contacts_or_rows_has_no_impulses():
+    empty = implicit.Problem(
+        jnp.ones(2), jnp.zeros((0, 3, 2)), jnp.zeros((0, 2, 3)), jnp.zeros(0), jnp.zeros(0), jnp.zeros(0),
+        jnp.zeros((0, 2)), jnp.zeros((0, 2)), jnp.zeros(0), jnp.zeros(0), jnp.zeros(0), jnp.zeros(0),
+    )  # fmt: skip
+    x, y, residual, count = implicit.solve_implicitly(5, 1e-9, empty, (jnp.zeros((0, 3)), jnp.zeros(0)))
+    assert x.shape == (0, 3)
+    assert y.shape == (0,)
+    assert residual == 0
+    assert count == 0
