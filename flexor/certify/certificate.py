@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from flexor.certify.closed_forms import closed_forms
+from flexor.certify.closed_forms import closed_forms, jit_once
 from flexor.certify.differences import derivative, stencil
 from flexor.certify.scenes import MODES, Scene, scenes
 from flexor.contact import NCP, Penalty
@@ -96,7 +96,7 @@ class Certificate:
         return "\n".join([head, *bad, *(f"  {remark}" for remark in self.remarks)])
 
 
-def certify(model: Model, *, steps: int = 20, dt: float = 2e-3, seed: int = 0) -> Certificate:
+def certify(model: Model, *, steps: int = 12, dt: float = 2e-3, seed: int = 0) -> Certificate:
     """Certificate of the gradients of rollouts of `model`, with both contact models, in float64.
 
     For each contact mode a short rollout is differentiated in reverse mode with respect to its initial state, its controls
@@ -140,7 +140,7 @@ def _certify_contact(
         value = jnp.sum(weights[:, 0] * here + 0.1 * weights[:, 1] * trajectory.qd[1:]) / steps
         return value, trajectory.taps
 
-    gradient = jax.jit(jax.vmap(jax.grad(rollout, argnums=(0, 2, 3, 4), has_aux=True), (None, 0, 0, 0, None)))
+    gradient = jit_once(jax.vmap(jax.grad(rollout, argnums=(0, 2, 3, 4), has_aux=True), (None, 0, 0, 0, None)))
     (dm, dmove, dqd, du), taps = gradient(model, start, jnp.zeros_like(qd), qd, u)
     remarks += _unmet(type(contact).__name__, made, taps)
     directions = {name: _direction(leaf(model), rng) for name, leaf in KINDS.items()}
@@ -206,7 +206,7 @@ def _line_values(
         path, here = jax.tree.map(lambda x: x[i], paths), jax.tree.map(lambda x: x[s], start)
         return value(path, t, here, qd[s])
 
-    values = np.asarray(jax.jit(jax.vmap(one))(line, scene, ts)).reshape(*shape[:2], *stencil().shape)
+    values = np.asarray(jit_once(jax.vmap(one))(line, scene, ts)).reshape(*shape[:2], *stencil().shape)
     return {name: (direction, values[i]) for i, (name, (direction, _)) in enumerate(lines.items())}
 
 

@@ -1,0 +1,93 @@
+"""The certificate: it holds for right derivatives, and it fails for wrong ones."""
+
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flexor as fx
+from flexor.certify import Certificate, Row
+from flexor.certify.differences import derivative, stencil
+from flexor.certify.scenes import MODES, scenes
+
+certificate_module = sys.modules["flexor.certify.certificate"]
+
+PENDULUM = """<mujoco model="pendulum over a floor"><worldbody>
+  <geom name="floor" type="plane" size="1 1 1" friction="0.7"/>
+  <body name="link" pos="0 0 0.5"><joint name="hinge" axis="0 1 0" damping="0.1" stiffness="0.2" armature="0.01"/>
+    <geom name="link" type="capsule" size="0.05" fromto="0 0 0 0.6 0 0" mass="1"/></body>
+</worldbody><actuator><position name="servo" joint="hinge" kp="3"/></actuator></mujoco>"""
+
+
+def test_finite_differences_know_a_derivative_and_their_doubt():
+    values = np.sin(1.0 + stencil())
+    value, doubt = derivative(values)
+    assert value == pytest.approx(np.cos(1.0), abs=1e-8)
+    assert doubt < 1e-8
+    kinked = np.abs(stencil() - 5e-7)
+    assert derivative(kinked)[1] > 0.1
+
+
+def test_scenes_cover_all_modes_of_a_robot_with_a_floor():
+    model = fx.load("cube")
+    made = scenes(model, 0, 2e-3)
+    assert tuple(s.mode for s in made) == MODES
+    gaps = [float(fx.contact.detect(model, fx.dynamics.forward_kinematics(model, s.q)).distance.min()) for s in made]
+    assert gaps[0] > 0.02
+    assert gaps[1] == pytest.approx(6e-3, rel=1e-3)
+    assert gaps[2:] == pytest.approx([-2e-5] * 3, rel=1e-3)
+
+
+@pytest.fixture(scope="module")
+def certificate():
+    return fx.certify(fx.load(PENDULUM), steps=8)
+
+
+def test_every_derivative_of_a_pendulum_over_a_floor_holds(certificate):
+    assert certificate.ok, str(certificate)
+    kinds = {row.what for row in certificate.rows if row.influence}
+    wanted = {
+        "position", "velocity", "control", "mass", "centre of mass", "joint frame, position", "joint axis", "damping",
+        "stiffness", "armature", "friction", "contact stiffness", "CFM", "Baumgarte", "gravity", "actuator gain",
+    }  # fmt: skip
+    assert wanted <= kinds
+    assert {row.mode for row in certificate.rows} >= {*MODES, "bouncing ball", "colliding balls", "sliding block"}
+    assert {row.contact for row in certificate.rows} == {"NCP", "Penalty"}
+    assert "all hold" in str(certificate)
+
+
+def test_a_wrong_derivative_is_found(monkeypatch):
+    """The same robot with one derivative cut off: the certificate must fail, and name it."""
+    monkeypatch.setattr(certificate_module, "closed_forms", lambda: iter(()))
+    monkeypatch.setattr("flexor.solvers.rigid.passive_force", _without_damping_gradient)
+    result = fx.certify(fx.load(PENDULUM.replace('<geom name="floor" type="plane" size="1 1 1" friction="0.7"/>', "")), steps=8)
+    assert not result.ok
+    assert {row.what for row in result.failures} == {"damping"}
+    assert "FAILED" in str(result)
+    assert "nothing to touch" in result.remarks[0]
+
+
+def _without_damping_gradient(model, q, qd):
+    from flexor.dynamics import passive_force
+
+    cut = eqx.tree_at(lambda m: m.joints.damping, model, jax.lax.stop_gradient(model.joints.damping))
+    return passive_force(cut, q, qd)
+
+
+def test_a_certificate_without_any_influence_is_not_ok():
+    row = Row("NCP", "airborne", "mass", 0.0, 0.0, 0.0, 1e-6, True, influence=False)
+    assert not Certificate("robot", [row]).ok
+
+
+def test_nan_does_not_hold():
+    row = certificate_module._judge("NCP", "airborne", "mass", float(jnp.nan), 1.0, 0.0)
+    assert not row.holds
+
+
+def test_model_in_single_precision_is_certified_in_double():
+    model = fx.load(PENDULUM, dtype=jnp.float32)
+    made = scenes(jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), model), 0, 2e-3)
+    assert made[0].q.dtype == jnp.float64
