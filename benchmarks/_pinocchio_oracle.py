@@ -24,9 +24,10 @@ class PinocchioOracle:
         self.pin = build(str(path), pin.JointModelFreeFlyer()) if floating else build(str(path))
         self.pin.gravity.linear = np.asarray(model.gravity)
         ours = {j.name: i for i, j in enumerate(t.joints)}
+        self.root = pin.SE3.Identity()
         if floating:
             ours["root_joint"] = 0
-            _check_root(self.pin, t.bodies[t.joints[0].body])
+            self.root = _floating_body(self.pin, t.bodies[t.joints[0].body])
         self.joints = [(self.pin.joints[i], ours[name]) for i, name in enumerate(self.pin.names) if i > 0]
         if len(self.joints) != len(t.joints):
             raise ValueError(f"Pinocchio has {len(self.joints)} joints, flexor {len(t.joints)}")
@@ -81,11 +82,13 @@ class PinocchioOracle:
             x = at.q[t.q_start[j] :]
             qs, vs, ours = joint.idx_q, joint.idx_v, int(t.v_start[j])
             if joint.nq == 7:
-                q[qs : qs + 7] = x[[0, 1, 2, 4, 5, 6, 3]]
-                R = pin.Quaternion(q[qs + 3 : qs + 7]).toRotationMatrix()
-                B[vs : vs + 3, ours : ours + 3] = R.T
-                B[vs + 3 : vs + 6, ours + 3 : ours + 6] = np.eye(3)
-                drift[vs : vs + 3] = -np.cross(at.qd[ours + 3 : ours + 6], R.T @ at.qd[ours : ours + 3])
+                X = self.root if joint.id == 1 else pin.SE3.Identity()
+                R = pin.Quaternion(x[[4, 5, 6, 3]]).toRotationMatrix()
+                q[qs : qs + 7] = pin.SE3ToXYZQUAT(pin.SE3(R, x[:3]) * X.inverse())
+                own = np.block([[R.T, np.zeros((3, 3))], [np.zeros((3, 3)), np.eye(3)]])
+                B[vs : vs + 6, ours : ours + 6] = X.action @ own
+                turning = np.cross(at.qd[ours + 3 : ours + 6], R.T @ at.qd[ours : ours + 3])
+                drift[vs : vs + 6] = X.action @ np.concatenate([-turning, np.zeros(3)])
             elif JOINT_NV[t.joints[j].kind] == 1:
                 q[qs : qs + joint.nq] = x[:1] if joint.nq == 1 else (np.cos(x[0]), np.sin(x[0]))
                 B[vs, ours] = 1
@@ -118,8 +121,9 @@ class PinocchioOracle:
         return forces
 
 
-def _check_root(model: Any, body: str) -> None:
-    """Raises where Pinocchio's free-flyer carries another link than flexor's, to which a root link "world" is the world."""
-    root = next(f.name for f in model.frames if f.type == pin.FrameType.BODY and f.parentJoint == 1)
-    if root != body:
-        raise ValueError(f"Pinocchio floats the link '{root}', flexor the body '{body}' on it")
+def _floating_body(model: Any, body: str) -> Any:
+    """Pose, in the root link that Pinocchio floats, of the body that flexor floats: that link, or one on "world"."""
+    frame = model.frames[model.getFrameId(body, pin.FrameType.BODY)]
+    if frame.parentJoint != 1:
+        raise ValueError(f"Pinocchio does not float the body '{body}'")
+    return pin.SE3(frame.placement)

@@ -58,8 +58,9 @@ Oracles = dict[str, Callable[[fx.Model, Points], Any]]
 
 @dataclass(frozen=True)
 class Case:
-    """A file to be compared, the package it comes with, and its base: fixed, floating, or as the file says."""
+    """A robot to be compared, its file, the package it comes with, and its base: fixed, floating, or as the file says."""
 
+    robot: str
     file: Path
     package: str
     base: str
@@ -72,7 +73,10 @@ def urdf_cases(quick: bool) -> list[Case]:
         raise ModuleNotFoundError("example-robot-data is not installed; `pip install flexor[dev]` brings it.")
     root = next(p for p in next(iter(known.values())).parents if p.parent.name == "example-robot-data")
     files = [f for f in sorted(root.rglob("*.urdf")) if not quick or f.stem in QUICK_URDFS]
-    return [Case(file, "example-robot-data", base) for file in files for base in ("fixed", "floating")]
+    stems = [f.stem for f in files]
+    names = [f.stem if stems.count(f.stem) == 1 else f"{f.relative_to(root).parts[0]}/{f.stem}" for f in files]
+    bases = ("fixed", "floating")
+    return [Case(n, f, "example-robot-data", base) for n, f in zip(names, files, strict=True) for base in bases]
 
 
 def mjcf_cases(quick: bool) -> list[Case]:
@@ -83,7 +87,7 @@ def mjcf_cases(quick: bool) -> list[Case]:
         if spec is None or spec.origin is None:
             raise ModuleNotFoundError(f"{package} is not installed; `pip install flexor[dev]` brings it.")
         files = sorted((Path(spec.origin).parent / folder).glob("*.xml"))
-        cases += [Case(file, package, "as drawn") for file in files[: MJCF_LEAST // 2 if quick else None]]
+        cases += [Case(file.stem, file, package, "as drawn") for file in files[: MJCF_LEAST // 2 if quick else None]]
     return cases
 
 
@@ -120,7 +124,7 @@ def open_mjcf(case: Case) -> tuple[fx.Model, Oracles, str]:
 
 def measure_case(case: Case) -> list[dict[str, Any]]:
     """One row for each oracle of a robot, or one that says why there is none."""
-    head = {"robot": case.file.stem, "from": case.package, "base": case.base, "oracle": "-", "nv": "-"}
+    head = {"robot": case.robot, "from": case.package, "base": case.base, "oracle": "-", "nv": "-"}
     head |= dict.fromkeys(QUANTITIES, "-")
     try:
         with warnings.catch_warnings():
@@ -218,7 +222,7 @@ def checks(rows: list[dict[str, Any]]) -> list[Check]:
     for oracle in ("Pinocchio", "MuJoCo"):
         for q in QUANTITIES:
             values = [r[q] for r in rows if r["oracle"] == oracle and isinstance(r[q], float)]
-            found.append(at_most(f"{q} against {oracle}, {len(values)} robots", max(values, default=np.nan), TARGET))
+            found.append(at_most(f"{q} against {oracle}, {len(values)} cases", max(values, default=np.nan), TARGET))
     mjcf = {(r["from"], r["robot"]) for r in rows if r["base"] == "as drawn" and r["oracle"] == "MuJoCo" and r["M"] != "-"}
     found.append(Check("MJCF files compared", len(mjcf), f">= {MJCF_LEAST}", len(mjcf) >= MJCF_LEAST))
     lost = sum("Pinocchio opens it" in r["note"] for r in rows)

@@ -13,7 +13,7 @@ from flexor.model.model import Actuators, Bodies, Geoms, Joints, Model, Pairs
 from flexor.model.pairs import collision_pairs
 from flexor.model.topology import JOINT_NQ, SHAPES, Actuator, Geom, Joint, Pair, Topology
 
-REST_DEPTH = 1e-3  # m: how deep a robot's whole weight presses one contact, which sets the default stiffness
+REST_DEPTH = 5e-3  # m: how deep a robot's whole weight presses one contact, which sets the default stiffness
 LIMIT_TIME = 0.02  # s: time constant of a joint limit, MuJoCo's default
 PAIR_DEFAULTS = {"restitution": 0.0, "damping": 1.0, "baumgarte": 0.2}
 SOFTNESS = 1e-4  # CFM as a share of the inverse mass of the lighter touching body: far below any effect, far above rounding
@@ -23,8 +23,8 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
     """The model that a description describes.
 
     Defaults of contacts: Hunt-Crossley stiffness k = m g / depth^1.5 with the mass m of the lighter of the two kinematic
-    trees and depth 1 mm, CFM 1e-4 / m with the mass m of the lighter of the two bodies. Defaults of joint limits: k = I / T^2, d = 2 I / T, critically damped with T = 0.02 s, for the
-    joint-space inertia I at the reference configuration.
+    trees and depth 5 mm, CFM 1e-4 / m with the mass m of the lighter of the two bodies. Defaults of joint limits:
+    k = I / T^2, d = 2 I / T, critically damped with T = 0.02 s, for the joint-space inertia I at the reference configuration.
     """
     d = description
     _check_tree(d)

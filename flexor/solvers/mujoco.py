@@ -27,6 +27,10 @@ class MujocoSolver(AbstractSolver):
     def check(self, model: Model) -> None:
         if self.integrator not in ("Euler", "RK4", "implicit", "implicitfast"):
             raise ValueError(f"MuJoCo has no integrator '{self.integrator}'; it has Euler, RK4, implicit, implicitfast.")
+        leaves, tree = jax.tree.flatten(model)
+        if not any(isinstance(x, jax.core.Tracer) for x in leaves):
+            with _cache.lock:
+                _cache.get(tree, [np.asarray(x) for x in leaves])
 
     def init(self, model: Model, state: State) -> State:
         self.check(model)
@@ -113,4 +117,7 @@ def mujoco_model(model: Model) -> Any:
     """The `mujoco.MjModel` of a flexor model: what `MujocoSolver` steps and what renders it."""
     import mujoco
 
-    return mujoco.MjModel.from_xml_string(mjcf_text(model, {}))
+    try:
+        return mujoco.MjModel.from_xml_string(mjcf_text(model, {}))
+    except ValueError as error:
+        raise ValueError(f"MuJoCo refuses '{model.topology.name}': {' '.join(str(error).split())}") from error

@@ -15,11 +15,16 @@ from flexor.certify.scenes import MODES, scenes
 
 certificate_module = sys.modules["flexor.certify.certificate"]
 
-PENDULUM = """<mujoco model="pendulum over a floor"><worldbody>
+HOPPER = """<mujoco model="hopper"><worldbody>
   <geom name="floor" type="plane" size="1 1 1" friction="0.7"/>
-  <body name="link" pos="0 0 0.5"><joint name="hinge" axis="0 1 0" damping="0.1" stiffness="0.2" armature="0.01"/>
-    <geom name="link" type="capsule" size="0.05" fromto="0 0 0 0.6 0 0" mass="1"/></body>
-</worldbody><actuator><position name="servo" joint="hinge" kp="3"/></actuator></mujoco>"""
+  <body name="trunk" pos="0 0 0.6">
+    <joint name="x" type="slide" axis="1 0 0"/><joint name="z" type="slide" axis="0 0 1"/>
+    <geom name="trunk" size="0.1" mass="2" contype="0"/>
+    <body name="leg"><joint name="hip" axis="0 1 0" damping="0.1" stiffness="0.2" armature="0.01"/>
+      <geom name="leg" type="capsule" size="0.03" fromto="0 0 0 0.1 0 -0.4" mass="1"/></body>
+  </body>
+</worldbody><actuator><position name="servo" joint="hip" kp="3"/></actuator></mujoco>"""
+AIRBORNE = HOPPER.replace('<geom name="floor" type="plane" size="1 1 1" friction="0.7"/>', "")
 
 
 def test_finite_differences_know_a_derivative_and_their_doubt():
@@ -43,10 +48,10 @@ def test_scenes_cover_all_modes_of_a_robot_with_a_floor():
 
 @pytest.fixture(scope="module")
 def certificate():
-    return fx.certify(fx.load(PENDULUM), steps=8)
+    return fx.certify(fx.load(HOPPER), steps=8)
 
 
-def test_every_derivative_of_a_pendulum_over_a_floor_holds(certificate):
+def test_every_derivative_of_a_hopper_holds(certificate):
     assert certificate.ok, str(certificate)
     kinds = {row.what for row in certificate.rows if row.influence}
     wanted = {
@@ -63,7 +68,7 @@ def test_a_wrong_derivative_is_found(monkeypatch):
     """The same robot with one derivative cut off: the certificate must fail, and name it."""
     monkeypatch.setattr(certificate_module, "closed_forms", lambda: iter(()))
     monkeypatch.setattr("flexor.solvers.rigid.passive_force", _without_damping_gradient)
-    result = fx.certify(fx.load(PENDULUM.replace('<geom name="floor" type="plane" size="1 1 1" friction="0.7"/>', "")), steps=8)
+    result = fx.certify(fx.load(AIRBORNE), steps=8)
     assert not result.ok
     assert {row.what for row in result.failures} == {"damping"}
     assert "FAILED" in str(result)
@@ -88,6 +93,6 @@ def test_nan_does_not_hold():
 
 
 def test_model_in_single_precision_is_certified_in_double():
-    model = fx.load(PENDULUM, dtype=jnp.float32)
+    model = fx.load(HOPPER, dtype=jnp.float32)
     made = scenes(jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), model), 0, 2e-3)
     assert made[0].q.dtype == jnp.float64

@@ -92,6 +92,13 @@ def test_it_says_that_it_has_no_derivatives():
         fx.Simulator(fx.load("pendulum"), fx.MujocoSolver(integrator="verlet"))
 
 
+def test_what_mujoco_refuses_is_said_at_once():
+    """Inertias that no body has, which flexor takes as they are."""
+    flat = fx.replace(fx.load("pendulum"), {"body.link.inertia": jnp.array([1.0, 1.0, 3.0, 0, 0, 0])})
+    with pytest.raises(ValueError, match=r"MuJoCo refuses 'pendulum': .*inertia must satisfy A \+ B >= C.*'link'"):
+        fx.Simulator(flat, fx.MujocoSolver())
+
+
 def test_a_batch_steps_one_by_one():
     sim = fx.Simulator(fx.load("pendulum"), fx.MujocoSolver(), dt=0.002)
     angles = jnp.array([[0.1], [0.7], [1.5]])
