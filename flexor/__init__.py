@@ -1,10 +1,6 @@
 """flexor: robot dynamics that can be differentiated, trusted and looked into.
 
-    import flexor as fx
-
-    model = fx.load("double_pendulum")
-    sim = fx.Simulator(model, dt=0.005)
-    trajectory = sim.rollout(sim.reset([1.0, 0.5]), steps=400)
+`load` a robot, give it to a `Simulator`, `rollout`: see README.md and docs/.
 """
 
 from flexor import contact, dynamics, spatial

@@ -15,7 +15,7 @@ from jaxtyping import Array
 
 
 class Tap(NamedTuple):
-    """What a name stands for: shape in symbols of the model, unit, meaning. `contact.*` rows are candidates in fixed order."""
+    """What a name stands for: shape in symbols of the model, unit, meaning. `contact.*` has a row for each candidate."""
 
     shape: str
     unit: str
@@ -79,7 +79,7 @@ def listen(handler: Handler) -> Iterator[None]:
 
 
 def collect(f: Callable[..., Any]) -> Callable[..., tuple[Any, dict[str, Array]]]:
-    """`collect(f)(*args)` is `(f(*args), {name: value})` with every quantity that `f` tapped; a name tapped twice keeps the last."""
+    """`collect(f)(*args)` is `(f(*args), {name: value})` with every quantity that `f` tapped; the last value of a name."""
 
     def collected(*args: Any, **kwargs: Any) -> tuple[Any, dict[str, Array]]:
         heard: dict[str, Array] = {}

@@ -91,7 +91,9 @@ class Certificate:
     def __str__(self) -> str:
         worst = max((row.error for row in self.rows if row.influence), default=float("nan"))
         count = sum(row.influence for row in self.rows)
-        head = f"{self.robot}: {count} derivatives, largest relative error {worst:.1e}: {'all hold' if self.ok else 'FAILED'}"
+        head = (
+            f"{self.robot}: {count} derivatives, largest relative error {worst:.1e}: {'all hold' if self.ok else 'FAILED'}"
+        )
         bad = [f"  {r.contact}, {r.mode}, {r.what}: {r.value:.9g} against {r.reference:.9g}" for r in self.failures]
         return "\n".join([head, *bad, *(f"  {remark}" for remark in self.remarks)])
 
@@ -114,7 +116,7 @@ def certify(model: Model, *, steps: int = 12, dt: float = 2e-3, seed: int = 0) -
         rows: list[Row] = []
         for contact in (NCP(iterations=50, tolerance=1e-13), Penalty()):
             rows += _certify_contact(model, contact, made, steps, dt, seed, remarks)
-        rows += [Row("NCP", mode, what, *numbers) for mode, what, *numbers in closed_forms()]
+        rows += [Row("NCP", *numbers) for numbers in closed_forms()]
     return Certificate(model.topology.name, rows, remarks)
 
 
@@ -129,7 +131,9 @@ def _certify_contact(
     start = jnp.stack([s.q for s in made]), jnp.array([s.grip for s in made])
     qd = jnp.stack([s.qd for s in made])
 
-    def rollout(model: Model, scene: tuple[Array, Array], move: Array, qd: Array, u: Array) -> tuple[Array, dict[str, Array]]:
+    def rollout(
+        model: Model, scene: tuple[Array, Array], move: Array, qd: Array, u: Array
+    ) -> tuple[Array, dict[str, Array]]:
         """A generic smooth function of the rollout, and the contacts along it."""
         start, grip = scene
         gripping = eqx.tree_at(lambda m: m.pairs.friction, model, model.pairs.friction + grip)

@@ -71,7 +71,9 @@ def _bouncing_ball() -> Iterator[Numbers]:
     model, dt, steps = load(_BALL, dtype=jnp.float64), 2e-4, 3500
 
     def f(p: Array) -> Array:
-        own = eqx.tree_at(lambda m: (m.pairs.restitution, m.gravity), model, (p[1:2], jnp.stack([0 * p[2], 0 * p[2], -p[2]])))
+        own = eqx.tree_at(
+            lambda m: (m.pairs.restitution, m.gravity), model, (p[1:2], jnp.stack([0 * p[2], 0 * p[2], -p[2]]))
+        )
         return _final(own, 0.1 + p[:1], jnp.zeros(1), steps, dt).q[0] - 0.1
 
     def exact(p: Array) -> Array:

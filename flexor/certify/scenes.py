@@ -1,6 +1,8 @@
 """Contact modes of a given robot: states from which a short rollout is airborne, touches down, slides, sticks or lifts off."""
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +13,7 @@ from flexor.contact import contact_jacobian, detect
 from flexor.dynamics import crba, forward_kinematics, integrate
 from flexor.model.model import Model
 
+Line = Callable[[float], Array]
 MODES = ("airborne", "touching", "sliding", "sticking", "lifting off")
 
 
@@ -62,33 +65,29 @@ def _configuration(model: Model, rng: np.random.Generator) -> Array:
     return integrate(model, jnp.asarray(q), jnp.asarray(0.03 * rng.normal(size=t.nv)))
 
 
-def _touching(model: Model, nearest, rng: np.random.Generator, q: Array):  # noqa: ANN001, ANN202
+def _touching(
+    model: Model, nearest: Callable[[Array], Array], rng: np.random.Generator, q: Array
+) -> tuple[Array, Array, Callable[[float], Array]] | None:
     """A configuration apart, one that overlaps by 20 micrometres, and q(gap): one at a given gap; None if none is found."""
-    lines = _lines(model, rng, q)
-    for line in lines:
-        grid = np.linspace(0.0, 1.0, 65)
+    grid = np.linspace(0.0, 1.0, 65)
+    for line in _lines(model, rng, q):
         gaps = np.array([float(jnp.min(nearest(line(s)))) for s in grid])
-        crossings = np.flatnonzero((gaps[:-1] > 2e-2) & (gaps[1:] < 0)) if (gaps > 2e-2).any() else []
-        wide = np.flatnonzero((gaps[:-1] > 0) & (gaps[1:] <= 0))
-        if not len(wide):
+        landings = np.flatnonzero((gaps[:-1] > 0) & (gaps[1:] <= 0))
+        if not len(landings) or gaps.max() < 2e-2:
             continue
-        at = int(crossings[0]) if len(crossings) else int(wide[0])
-        low, high = grid[at], grid[at + 1]
+        high = landings[0]
 
-        def lifted(gap: float, line=line, low=low, high=high) -> Array:  # noqa: ANN001
-            a, b = low, high
+        def lifted(gap: float, line: Line = line, low: float = grid[high], deep: float = grid[high + 1]) -> Array:
             for _ in range(60):
-                middle = (a + b) / 2
-                a, b = (middle, b) if float(jnp.min(nearest(line(middle)))) > gap else (a, middle)
-            return line(b)
+                middle = (low + deep) / 2
+                low, deep = (middle, deep) if float(jnp.min(nearest(line(middle)))) > gap else (low, middle)
+            return line(deep)
 
-        far = line(grid[int(np.argmax(gaps))])
-        if gaps.max() > 2e-2:
-            return far, lifted(-2e-5), lifted
+        return line(grid[int(np.argmax(gaps))]), lifted(-2e-5), lifted
     return None
 
 
-def _lines(model: Model, rng: np.random.Generator, q: Array):  # noqa: ANN202
+def _lines(model: Model, rng: np.random.Generator, q: Array) -> Iterator[Line]:
     """Paths through configuration space along which something may come to touch: down along gravity, then at random."""
     t = model.topology
     free = t.joints_of("free")
@@ -97,12 +96,15 @@ def _lines(model: Model, rng: np.random.Generator, q: Array):  # noqa: ANN202
         gravity = np.asarray(model.gravity)
         unit = gravity / np.linalg.norm(gravity) if np.any(gravity) else np.array([0.0, 0.0, -1.0])
         down[t.v_start[free[0]] : t.v_start[free[0]] + 3] = unit
-        reach = 3.0
-        yield lambda s: integrate(model, q, jnp.asarray(down * reach * (s - 0.5)))
+        yield lambda s: integrate(model, q, jnp.asarray(3.0 * down * (s - 0.5)))
     for _ in range(40):
         direction = rng.normal(size=t.nv)
         start = integrate(model, q, jnp.asarray(0.3 * rng.normal(size=t.nv)))
-        yield lambda s, d=direction, start=start: integrate(model, start, jnp.asarray(2.0 * d * s))
+        yield partial(_ahead, model, start, direction)
+
+
+def _ahead(model: Model, start: Array, direction: np.ndarray, s: float) -> Array:
+    return integrate(model, start, jnp.asarray(2.0 * direction * s))
 
 
 def _with_contact_velocity(model: Model, q: Array, qd: Array, wanted: Array) -> Array:

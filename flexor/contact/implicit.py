@@ -103,9 +103,7 @@ def solve_implicitly(
         return now, best, count + 1
 
     first = (x, y, residual(p, scales, x, y))
-    done = lax.while_loop(
-        lambda c: (c[2] < iterations) & (c[1][2] > floor), iterate, (first, first, jnp.zeros((), int))
-    )
+    done = lax.while_loop(lambda c: (c[2] < iterations) & (c[1][2] > floor), iterate, (first, first, jnp.zeros((), int)))
     return *done[1], done[2]
 
 
@@ -279,7 +277,7 @@ def _newton(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[Array, Arr
         return to, to_row, residual(p, scales, to, to_row)
 
     lengths = jnp.array([1.0, 1.0, 0.5, 0.25, 0.1], x.dtype)
-    points = jax.vmap(point)(lengths, np.array([False, True, True, True, True]))
+    points = jax.vmap(point)(lengths, jnp.arange(5) > 0)
     best = jnp.nanargmin(points[2])
     return jax.tree.map(lambda z: z[best], points)
 
@@ -291,8 +289,8 @@ def _solve_jvp(iterations: int, tolerance: float, primals: Any, tangents: Any) -
     x, y, error, count = solve_implicitly(iterations, tolerance, p, start)
     factors, (contact, row) = _factor(p, _scales(p), x, y)
     still = jnp.zeros_like(p.wanted)
-    r = jax.vmap(partial(_data_tangent, contact[0]), (0, None, 0, 0, 0))(*contact[1:], _blocks(dp, still))
-    r_row = jax.vmap(partial(_data_tangent, row[0]), (0, None, 0, 0, 0))(*row[1:], _rows(dp))
+    r = _data_tangents(contact, _blocks(dp, still))
+    r_row = _data_tangents(row, _rows(dp))
     s = dp.free + jnp.einsum("nvk,nk->v", dp.Y, x) + y @ dp.Y_row
     dx, dy = _substitute(p, factors, s, r, r_row)
     return (x, y, error, count), (dx, dy, jnp.zeros_like(error), np.zeros((), jax.dtypes.float0))
@@ -303,9 +301,14 @@ def _linearise(residual: Callable[..., Array], mode: Any, u: Array, x: Array, da
     return jax.vmap(jax.jacfwd(residual, argnums=(1, 2)), (0, None, 0, 0))(mode, u, x, data)
 
 
-def _data_tangent(law: Callable[..., Array], mode: Any, u: Array, x: Array, data: Any, ddata: Any) -> Array:
-    """What a change of the data contributes to R at fixed velocity and impulse."""
-    return jax.jvp(lambda d: law(mode, u, x, d), (data,), (ddata,))[1]
+def _data_tangents(part: tuple[Any, ...], ddata: Any) -> Array:
+    """What a change of the data contributes to R of every contact or row, at fixed velocity and impulses."""
+    law, mode, u, x, data = part
+
+    def tangent(mode: Any, x: Array, data: Any, ddata: Any) -> Array:
+        return jax.jvp(lambda d: law(mode, u, x, d), (data,), (ddata,))[1]
+
+    return jax.vmap(tangent)(mode, x, data, ddata)
 
 
 def _eliminate(T: Array, item: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:

@@ -144,9 +144,7 @@ def _joint_rows(model: Model, q: Array, dt: Array) -> tuple[Array, ...]:
     eye = np.eye(t.nv)
     rows = jnp.asarray(np.concatenate([eye[at_v], -eye[at_v], eye[dry]]), q.dtype)
     inf, none = jnp.full(2 * len(limited), jnp.inf, q.dtype), jnp.zeros(len(dry), q.dtype)
-    distance = jnp.concatenate(
-        [q[at_q] - model.joints.range[limited, 0], model.joints.range[limited, 1] - q[at_q], none]
-    )
+    distance = jnp.concatenate([q[at_q] - model.joints.range[limited, 0], model.joints.range[limited, 1] - q[at_q], none])
     loss = dt * model.joints.frictionloss[t.dof_joint[dry]]
     low, high = jnp.concatenate([0 * distance[: len(inf)], -loss]), jnp.concatenate([inf, loss])
 

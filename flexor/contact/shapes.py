@@ -63,7 +63,7 @@ def plane_capsule(plane: Placed, capsule: Placed) -> Touch:
 
 
 def plane_box(plane: Placed, box: Placed) -> Touch:
-    return _balls_on_plane(plane, box.pos + rotate(box.rot, _CORNERS * box.size), 0.0)
+    return _balls_on_plane(plane, box.pos + rotate(box.rot, jnp.asarray(_CORNERS, box.size.dtype) * box.size), 0.0)
 
 
 def plane_mesh(plane: Placed, mesh: Placed) -> Touch:

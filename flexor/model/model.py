@@ -43,7 +43,7 @@ class Joints(eqx.Module):
 
 
 class Geoms(eqx.Module):
-    """Pose of each shape in its body and MuJoCo's size numbers; the vertices of all meshes, in the frames of their shapes."""
+    """Pose of each shape in its body and MuJoCo's size numbers; vertices of all meshes, in the frames of their shapes."""
 
     pos: Float[Array, "ngeom 3"]
     quat: Float[Array, "ngeom 4"]

@@ -4,7 +4,7 @@ Patterns are shell-style (`*.mass`, `joint.hip_*.damping`). Names are read off t
 """
 
 import dataclasses
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -61,8 +61,12 @@ def replace(model: Model, values: Mapping[str, Any]) -> Model:
                 raise ValueError(f"'{name}' must have shape {table.shape[1:]}, got {value.shape}.")
             _check_value(name, field, value)
             new = table.at[i].set(value)
-            model = eqx.tree_at(lambda m, g=group, f=field: getattr(getattr(m, g), f), model, new)
+            model = eqx.tree_at(_leaf(group, field), model, new)
     return _with_rows(model)
+
+
+def _leaf(group: str, field: str) -> Callable[[Model], Array]:
+    return lambda model: getattr(getattr(model, group), field)
 
 
 def _check_value(name: str, field: str, value: Array) -> None:

@@ -1,4 +1,4 @@
-"""What is fixed about a robot: its tree, the kinds of its joints and shapes, its names. Hashable, so that JAX may trace on it.
+"""What is fixed about a robot: its tree, the kinds of its joints and shapes, its names. Hashable: JAX may trace on it.
 
 Generalised coordinates and their order are MuJoCo's. A *node* is a moving frame with at most one joint: a body with three
 hinges is a chain of three nodes, a welded body one node without a joint, and the world is node 0. All recursions of the
@@ -180,9 +180,7 @@ def _nodes(topology: Topology) -> Nodes:
         if parent[n] != 0:
             root[n] = root[parent[n]]
     parents = np.array(parent)
-    return Nodes(
-        np.array(body), np.array(joint), parents, np.array(root), np.array(last), np.array(first), _levels(parents)
-    )
+    return Nodes(np.array(body), np.array(joint), parents, np.array(root), np.array(last), np.array(first), _levels(parents))
 
 
 def _dofs(topology: Topology) -> Dofs:

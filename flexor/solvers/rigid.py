@@ -19,7 +19,7 @@ from flexor.dynamics import (
     passive_force,
 )
 from flexor.dynamics.rnea import node_wrenches
-from flexor.model.model import Control, Model, State
+from flexor.model.model import Control, Model, State, as_control
 from flexor.solvers.integrators import AbstractIntegrator, SemiImplicitEuler
 from flexor.solvers.solver import AbstractSolver, named
 from flexor.taps import listening, tap
@@ -74,6 +74,10 @@ class RigidSolver(AbstractSolver):
         self, model: Model, kin: Kinematics, q: Array, qd: Array, control: Control
     ) -> tuple[Float[Array, " nv"], Float[Array, "nbody 6"]]:
         """Generalised forces of everything but inertia and gravity, and the wrenches on the bodies."""
+        control = as_control(model, control)
+        assert control.u is not None
+        assert control.tau is not None
+        assert control.wrench is not None
         applied = tap("joint.applied_force", actuator_force(model, q, qd, control.u) + control.tau)
         force = applied + tap("joint.passive_force", passive_force(model, q, qd))
         if isinstance(self.contact, Penalty):

@@ -13,7 +13,7 @@ BLOCK = """<mujoco model="block"><worldbody>
     <geom name="block" type="box" size="0.2 0.15 0.1" mass="1.5" friction="0.3"/></body>
 </worldbody></mujoco>"""
 
-WHEEL = """<mujoco model="wheel"><option gravity="0 0 0"/><worldbody>
+WHEEL = """<mujoco model="wheel"><compiler angle="radian"/><option gravity="0 0 0"/><worldbody>
   <body name="wheel"><joint name="axle" axis="0 0 1" frictionloss="0.2" range="-100 3" limited="true"/>
     <inertial pos="0 0 0" mass="1" diaginertia="0.1 0.1 0.1"/></body>
 </worldbody></mujoco>"""
