@@ -97,7 +97,7 @@ def test_dry_friction_stops_a_wheel_and_holds_it():
     trajectory = sim.rollout(sim.reset(qd=jnp.array([speed])), steps=1500)
     stop = speed**2 * inertia / (2 * loss)
     assert trajectory.q[-1, 0] == pytest.approx(stop, abs=speed * 1e-3)
-    assert trajectory.qd[-1, 0] == 0.0
+    assert abs(trajectory.qd[-1, 0]) < 1e-10
     held = sim.rollout(sim.reset(), fx.Control(tau=jnp.full((500, 1), 0.19)))
     assert np.abs(held.q).max() < 1e-12
     slips = sim.rollout(sim.reset(), fx.Control(tau=jnp.full((500, 1), 0.25)))

@@ -5,6 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 import flexor as fx
 from flexor.contact import implicit, ncp
@@ -71,7 +72,8 @@ def test_laws_hold_when_converged(robot, dtype):
     # float64 converges to rounding; float32 to about 1e-6 of velocities of a few m/s
     tolerance = 1e-8 if dtype == jnp.float64 else 3e-5
     contact = fx.NCP(iterations=50, tolerance=1e-12)
-    states = [_random_states(model, 200, mode, seed=3) for mode in ("touching", "sliding", "sticking")]
+    count = 200 if robot == "cube" else 20
+    states = [_random_states(model, count, mode, seed=3) for mode in ("touching", "sliding", "sticking")]
     q, qd = (jnp.concatenate([s[i] for s in states]).astype(dtype) for i in (0, 1))
 
     def laws(q, qd):
@@ -102,7 +104,7 @@ def test_laws_hold_when_converged(robot, dtype):
     assert speed[inside & (x[..., 0] > 1e-4)].max(initial=0) < 100 * tolerance
     opposed = np.sum(slip * x[..., 1:], axis=-1) + speed * mu * x[..., 0]
     assert np.abs(opposed).max() < 10 * tolerance
-    assert (x[..., 0] > 0).sum() > 300
+    assert (x[..., 0] > 0).sum() > count
 
 
 def test_gradient_does_not_depend_on_the_number_of_iterations():
@@ -124,8 +126,7 @@ def test_gradient_does_not_depend_on_the_number_of_iterations():
     assert float(jnp.max(jnp.abs(few - many)) / jnp.max(jnp.abs(many))) < 1e-6
 
 
-def test_derivative_is_that_of_the_solution_even_far_from_convergence():
-    """At one sweep from a cold start the value is off, but the tangent solves the linearised laws at that point exactly."""
+def test_derivative_by_friction_matches_finite_differences():
     sim = simulator(BLOCK)
     state = sim.reset(qd=jnp.array([1.0, 0.2, 0, 0, 0, 0.1]))
 
@@ -162,13 +163,21 @@ def test_work_grows_linearly_with_contacts():
           <default><geom contype="0" conaffinity="1"/></default></mujoco>"""
         sim = fx.Simulator(fx.load(text), dt=DT)
         jaxpr = jax.make_jaxpr(jax.grad(lambda q: jnp.sum(sim.step(sim.reset(q)).qd)))(sim.model.reference)
-        sizes = [v.aval.size for e in jax.tree.leaves(jaxpr.jaxpr.eqns, is_leaf=lambda x: True) for v in e.outvars]
-        return len(jaxpr.jaxpr.eqns), max(sizes), len(fx.contact.detect(sim.model, _kin(sim.model)))
+        sizes = list(_sizes(jaxpr.jaxpr))
+        return len(sizes), max(sizes), len(fx.contact.detect(sim.model, _kin(sim.model)))
 
     small, large = largest(4), largest(16)
     ratio = large[2] / small[2]
     assert small[0] == large[0]
     assert large[1] <= 1.2 * ratio * small[1]
+
+
+def _sizes(jaxpr):
+    """Sizes of all arrays that a program computes, its inner programs included."""
+    for eqn in jaxpr.eqns:
+        yield from (v.aval.size for v in eqn.outvars)
+        for inner in jaxprs_in_params(eqn.params):
+            yield from _sizes(inner)
 
 
 def _kin(model):
