@@ -82,11 +82,12 @@ class NCP(eqx.Module):
         normal = tap("contact.normal", contacts.normal)
         contacts = eqx.tree_at(lambda c: c.normal, contacts, normal)
         J = contact_jacobian(model, kin, contacts)
-        tap("contact.relative_velocity", matvec(J, qd))
+        before = tap("contact.relative_velocity", matvec(J, qd))
         c, Jn = contacts.pairs, J[:, 0]
-        hit, wanted = impact(-depth, matvec(Jn, qd), matvec(Jn, free), dt, c.restitution, c.baumgarte, self.push_out)
+        hit, wanted = impact(-depth, before[:, 0], matvec(Jn, free), dt, c.restitution, c.baumgarte, self.push_out)
         rows, distance, low, high, cfm, baumgarte = _joint_rows(model, q, dt)
         hit_row, wanted_row = impact(distance, matvec(rows, qd), matvec(rows, free), dt, 0.0, baumgarte, self.push_out)
+        wanted_row = jnp.where(jnp.isinf(high), wanted_row, 0.0)  # dry friction wants no velocity at all
         problem = Problem(
             free, J, _response(chol, J), wanted, contacts.pairs.cfm, contacts.friction,
             rows, _response(chol, rows), wanted_row, cfm, low, high,

@@ -16,7 +16,8 @@ SHAPES = {
     "cylinder": 'type="cylinder" size="0.2 0.25"',
     "mesh": 'type="mesh" mesh="wedge"',
 }
-WEDGE = '<asset><mesh name="wedge" vertex="-0.3 -0.2 -0.1  0.3 -0.2 -0.1  0 0.3 -0.1  -0.3 -0.2 0.1  0.3 -0.2 0.1  0 0.3 0.1"/></asset>'
+_CORNERS = "-0.3 -0.2 -0.1  0.3 -0.2 -0.1  0 0.3 -0.1  -0.3 -0.2 0.1  0.3 -0.2 0.1  0 0.3 0.1"
+WEDGE = f'<asset><mesh name="wedge" vertex="{_CORNERS}"/></asset>'
 PAIRS = [
     ("plane", "sphere"),
     ("plane", "capsule"),
