@@ -113,7 +113,7 @@ def test_limit_defaults_follow_the_joint_space_inertia():
 def test_contact_stiffness_carries_the_lighter_tree():
     model = load(one(outside='<body name="b" pos="0.5 0 1"><freejoint/><geom name="h" size="0.1" mass="0.5"/></body>'))
     stiffness = dict(zip([p.name for p in model.topology.pairs], np.asarray(model.pairs.stiffness), strict=True))
-    assert stiffness == pytest.approx({"floor~g": 9.81 / 1e-3**1.5, "floor~h": 4.905 / 1e-3**1.5, "g~h": 4.905 / 1e-3**1.5})
+    assert stiffness == pytest.approx({"floor~g": 9.81 / 5e-3**1.5, "floor~h": 4.905 / 5e-3**1.5, "g~h": 4.905 / 5e-3**1.5})
     assert float(model.pairs.cfm[0]) == 1e-5
     assert float(model.pairs.baumgarte[0]) == 0.2
 
