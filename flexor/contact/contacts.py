@@ -3,7 +3,7 @@
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from flexor.dynamics import Kinematics
 from flexor.model.model import Model, Pairs
@@ -47,15 +47,22 @@ def tangents(normal: Float[Array, "... 3"]) -> tuple[Float[Array, "... 3"], Floa
     return first, second
 
 
-def contact_jacobian(model: Model, kin: Kinematics, contacts: Contacts) -> Float[Array, "ncon 3 nv"]:
-    """Rows that give the velocity of b against a along the normal and the two tangents, at the point between the surfaces."""
+def contact_jacobian(
+    model: Model, kin: Kinematics, contacts: Contacts, rows: Int[Array, " k"] | None = None
+) -> Float[Array, "ncon 3 nv"]:
+    """Rows that give the velocity of b against a along the normal and the two tangents, at the point between the surfaces.
+
+    Of all candidates, or of the given rows.
+    """
     dofs, of_body = model.topology.dofs, model.topology.nodes.of_body
     bodies = np.array(contacts.bodies, dtype=int).reshape(-1, 2)
     moves = dofs.moves[of_body[bodies]].astype(int)
-    sense = (moves[:, 1] - moves[:, 0])[..., None]
-    point = (contacts.point_a + contacts.point_b) / 2
+    sense = jnp.asarray(moves[:, 1] - moves[:, 0])[..., None]
+    point, normal = (contacts.point_a + contacts.point_b) / 2, contacts.normal
+    if rows is not None:
+        sense, point, normal = sense[rows], point[rows], normal[rows]
     arm = point[:, None] - kin.origin[dofs.node]
     columns = kin.S[:, 3:] + cross(jnp.broadcast_to(kin.S[:, :3], arm.shape), arm)
-    frame = jnp.stack([contacts.normal, *tangents(contacts.normal)], axis=1)
+    frame = jnp.stack([normal, *tangents(normal)], axis=1)
     columns = jnp.where(sense == 0, 0.0, sense * columns)
     return jnp.sum(frame[:, :, None] * columns[:, None], axis=-1)

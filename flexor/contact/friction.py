@@ -1,7 +1,9 @@
 """Friction laws for the penalty model: |force| / normal force, as a function of the sliding speed.
 
 All are zero and smooth at rest, so that force and derivative exist everywhere. `static_ratio` is the static coefficient over
-the kinetic one, which is the pair's `friction`.
+the kinetic one, which is the pair's `friction`. `velocity` is where the law passes from rest to sliding: the smaller, the
+slower a loaded contact creeps, and the stiffer it is. An explicit integrator wants dt < 2 m / slope, with slope of the order of
+4 mu force / velocity and m the mass at the contact; beyond that it chatters, and derivatives of long rollouts grow without bound.
 """
 
 import abc
@@ -28,7 +30,7 @@ class AbstractFriction(eqx.Module):
 class SmoothedCoulomb(AbstractFriction):
     """mu v / sqrt(v^2 + vs^2)."""
 
-    velocity: float = 1e-2
+    velocity: float = 0.1
 
     def coefficient(self, mu: Array, speed: Array) -> Array:
         return mu * speed / jnp.sqrt(speed**2 + self.velocity**2)
@@ -37,9 +39,9 @@ class SmoothedCoulomb(AbstractFriction):
 class Andersson(AbstractFriction):
     """(mu + (mu_s - mu) exp(-(v/vs)^p)) tanh(k v) (Andersson, Soderberg & Bjorklund 2007, eq. 9)."""
 
-    velocity: float = 1e-2
+    velocity: float = 0.1
     exponent: float = 1.0
-    steepness: float = 4e2
+    steepness: float = 40.0
     static_ratio: float = 1.0
 
     def coefficient(self, mu: Array, speed: Array) -> Array:
@@ -50,7 +52,7 @@ class Andersson(AbstractFriction):
 class Hollars(AbstractFriction):
     """min(v/vt, 1) (mu + 2 (mu_s - mu) / (1 + (v/vt)^2)) (Sherman, Seth & Delp 2011, eq. 7)."""
 
-    velocity: float = 1e-2
+    velocity: float = 0.1
     static_ratio: float = 1.0
 
     def coefficient(self, mu: Array, speed: Array) -> Array:
@@ -61,7 +63,7 @@ class Hollars(AbstractFriction):
 class BrownMcPhee(AbstractFriction):
     """mu tanh(4 v/vt) + (mu_s - mu) (v/vt) / (v^2/(4 vt^2) + 3/4)^2 (Brown & McPhee 2016, eq. 20)."""
 
-    velocity: float = 1e-2
+    velocity: float = 0.1
     static_ratio: float = 1.0
 
     def coefficient(self, mu: Array, speed: Array) -> Array:

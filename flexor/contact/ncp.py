@@ -31,36 +31,40 @@ from jaxtyping import Array, Float, Int
 from flexor.contact.contacts import Contacts, contact_jacobian
 from flexor.contact.implicit import Problem, solve_implicitly
 from flexor.dynamics import Kinematics
-from flexor.model.model import Model
+from flexor.model.model import Model, Pairs
 from flexor.spatial import matvec
 from flexor.taps import tap
 
 
 class Impulses(eqx.Module):
     """What the NCP remembers and reports: impulses of contacts (normal, two tangents) and of joint rows, in N s and N m s;
-    `residual`, the largest violation of the contact laws in m/s or rad/s; and the number of iterations it took."""
+    `residual`, the largest violation of the contact laws in m/s or rad/s; the number of iterations it took; and how many
+    overlapping candidates were left out because they were not among the `NCP.most` deepest."""
 
     contact: Float[Array, "ncon 3"]
     joint: Float[Array, " nrow"]
     residual: Float[Array, ""]
     iterations: Int[Array, ""]
+    left_out: Int[Array, ""]
 
 
 class NCP(eqx.Module):
     """Impulse-level contact. The solution ends after `iterations`, or when the laws hold to `tolerance` in m/s (or to rounding).
-    `warm_start=False` starts every step from zero impulses. Overlap is never pushed out faster than `push_out` in m/s."""
+    `warm_start=False` starts every step from zero impulses. Overlap is never pushed out faster than `push_out` in m/s. Of many
+    candidates (meshes have one for each corner) the `most` nearest take part; `Impulses.left_out` counts what that left out."""
 
     iterations: int = eqx.field(static=True, default=30)
     tolerance: float = eqx.field(static=True, default=1e-10)
     warm_start: bool = eqx.field(static=True, default=True)
     push_out: float = eqx.field(static=True, default=1.0)
+    most: int = eqx.field(static=True, default=64)
     impulsive: ClassVar[bool] = True
 
     def init(self, model: Model, contacts: Contacts) -> Impulses:
         """No impulses yet."""
-        zero = jnp.zeros((), model.dtype)
         rows = 2 * len(model.topology.limited) + len(_dry(model))
-        return Impulses(jnp.zeros((len(contacts), 3), model.dtype), jnp.zeros(rows, model.dtype), zero, jnp.zeros((), int))
+        contact, joint = jnp.zeros((len(contacts), 3), model.dtype), jnp.zeros(rows, model.dtype)
+        return Impulses(contact, joint, jnp.zeros((), model.dtype), jnp.zeros((), int), jnp.zeros((), int))
 
     def resolve(
         self,
@@ -81,24 +85,43 @@ class NCP(eqx.Module):
         depth = tap("contact.depth", -contacts.distance)
         normal = tap("contact.normal", contacts.normal)
         contacts = eqx.tree_at(lambda c: c.normal, contacts, normal)
-        J = contact_jacobian(model, kin, contacts)
-        before = tap("contact.relative_velocity", matvec(J, qd))
-        c, Jn = contacts.pairs, J[:, 0]
-        hit, wanted = impact(-depth, before[:, 0], matvec(Jn, free), dt, c.restitution, c.baumgarte, self.push_out)
+        near = _nearest(depth, self.most)
+        J = contact_jacobian(model, kin, contacts, near)
+        before = _near(tap("contact.relative_velocity", _spread(matvec(J, qd), near, depth)), near)
+        c: Pairs = jax.tree.map(lambda p: _near(p, near), contacts.pairs)
+        free_normal = matvec(J[:, 0], free)
+        hit, wanted = impact(_near(-depth, near), before[:, 0], free_normal, dt, c.restitution, c.baumgarte, self.push_out)
         rows, distance, low, high, cfm, baumgarte = _joint_rows(model, q, dt)
         hit_row, wanted_row = impact(distance, matvec(rows, qd), matvec(rows, free), dt, 0.0, baumgarte, self.push_out)
         wanted_row = jnp.where(jnp.isinf(high), wanted_row, 0.0)  # dry friction wants no velocity at all
         problem = Problem(
-            free, J, _response(chol, J), wanted, contacts.pairs.cfm, contacts.friction,
+            free, J, _response(chol, J), wanted, c.cfm, _near(contacts.friction, near),
             rows, _response(chol, rows), wanted_row, cfm, low, high,
         )  # fmt: skip
-        start = (memory.contact, memory.joint) if self.warm_start else (0 * memory.contact, 0 * memory.joint)
+        keep = 1.0 if self.warm_start else 0.0
+        start = (keep * _near(memory.contact, near), keep * memory.joint)
         x, y, residual, count = solve_implicitly(self.iterations, self.tolerance, problem, start)
-        x, y = _tapped(model, x, y, dt)
-        push = matvec(problem.Y, x)
+        full, y = _tapped(model, _spread(x, near, depth), y, dt)
+        push = matvec(problem.Y, _near(full, near))
         push_row = problem.Y_row * y[:, None]
         u = free + push.sum(0) + push_row.sum(0)
-        return u, dt * u - hit @ push - hit_row @ push_row, Impulses(x, y, residual, count)
+        left_out = jnp.maximum(jnp.sum(depth > 0) - self.most, 0)
+        return u, dt * u - hit @ push - hit_row @ push_row, Impulses(full, y, residual, count, left_out)
+
+
+def _nearest(depth: Array, most: int) -> Array | None:
+    """Rows of the deepest candidates; None where all take part."""
+    return None if len(depth) <= most else jax.lax.top_k(depth, most)[1]
+
+
+def _near(x: Array, rows: Array | None) -> Array:
+    """The given rows of an array, or all of it."""
+    return x if rows is None else x[rows]
+
+
+def _spread(x: Array, rows: Array | None, like: Array) -> Array:
+    """The inverse of `_near`: zero for every candidate that does not take part."""
+    return x if rows is None else jnp.zeros((len(like), *x.shape[1:]), x.dtype).at[rows].set(x)
 
 
 def impact(

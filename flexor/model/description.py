@@ -137,7 +137,7 @@ class Description:
     filter_parent: bool = True
     collisions: bool = True
     ignore: frozenset[str] = frozenset()
-    mesh_vertices: int = 64
+    mesh_vertices: int = 32
     allow_massless: bool = False
 
     def refuse(self, kind: str, what: str) -> None:

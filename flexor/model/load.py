@@ -22,7 +22,7 @@ def load(
     ignore: Collection[str] = (),
     self_collision: bool | None = None,
     package_dirs: Sequence[str | os.PathLike] = (),
-    mesh_vertices: int = 64,
+    mesh_vertices: int = 32,
     dtype: Any = None,
 ) -> Model:
     """The model of a robot description.

@@ -38,7 +38,7 @@ SHAPE_KINDS = {
 
 
 def read_mjcf(
-    m: mujoco.MjModel, *, name: str, source: str, ignore: frozenset[str] = frozenset(), mesh_vertices: int = 64
+    m: mujoco.MjModel, *, name: str, source: str, ignore: frozenset[str] = frozenset(), mesh_vertices: int = 32
 ) -> Description:
     """The description of a compiled MuJoCo model; `source` names it in errors."""
     d = Description(name, source, ignore=ignore, mesh_vertices=mesh_vertices)

@@ -42,7 +42,7 @@ def read_urdf(
     folder: Path | None = None,
     ignore: frozenset[str] = frozenset(),
     package_dirs: Sequence[str | os.PathLike] = (),
-    mesh_vertices: int = 64,
+    mesh_vertices: int = 32,
     self_collision: bool = False,
 ) -> Description:
     """The description of a URDF text; `source` names it in errors, `folder` is where its relative meshes are."""

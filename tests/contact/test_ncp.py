@@ -194,3 +194,19 @@ def test_problem_without_contacts_or_rows_has_no_impulses():
     assert y.shape == (0,)
     assert residual == 0
     assert count == 0
+
+
+def test_the_deepest_candidates_take_part_and_the_rest_is_counted():
+    """A block on its lower face has four corners that matter: four of eight give the same motion, and three leave one out."""
+    start = {"qd": jnp.array([0.5, 0.1, 0, 0, 0, 1.0])}
+    ends = {}
+    for most in (8, 4):
+        sim = simulator(BLOCK, fx.NCP(most=most, tolerance=1e-13))
+        ends[most] = sim.rollout(
+            sim.reset(sim.model.reference.at[2].add(-1e-5), **start), steps=50, record=["contact.normal_force"]
+        )
+    assert np.abs(ends[4].q - ends[8].q).max() < 1e-10
+    assert ends[4].taps["contact.normal_force"].shape == (50, 8)
+    assert ends[8].final.memory.left_out == 0
+    sim = simulator(BLOCK, fx.NCP(most=3))
+    assert sim.step(sim.reset(sim.model.reference.at[2].add(-1e-5))).memory.left_out == 1

@@ -15,7 +15,7 @@ LAWS = [fx.SmoothedCoulomb(), fx.Andersson(), fx.Hollars(), fx.BrownMcPhee()]
 def test_friction_laws_oppose_slip_and_reach_coulomb(law):
     slip = jnp.array([[3.0, -4.0], [0.02, 0.0], [0.0, 0.0]])
     force = np.asarray(law.force(jnp.full(3, 0.5), jnp.full(3, 10.0), slip))
-    assert force[0] == pytest.approx([-3.0, 4.0], rel=1e-4)
+    assert force[0] == pytest.approx([-3.0, 4.0], rel=1e-3)
     assert (np.sum(force * np.asarray(slip), axis=1) <= 0).all()
     assert (force[2] == 0).all()
     slope = jax.jacobian(lambda v: law.force(jnp.asarray(0.5), jnp.asarray(10.0), v))(jnp.zeros(2))
@@ -27,7 +27,7 @@ def test_friction_laws_oppose_slip_and_reach_coulomb(law):
     "law", [fx.Andersson(static_ratio=1.5), fx.Hollars(static_ratio=1.5), fx.BrownMcPhee(static_ratio=1.5)]
 )
 def test_static_friction_exceeds_kinetic(law):
-    speed = jnp.linspace(0, 0.2, 2001)
+    speed = jnp.linspace(0, 2.0, 2001)
     coefficient = np.asarray(law.coefficient(jnp.asarray(0.4), speed))
     assert coefficient.max() > 1.15 * 0.4
     assert coefficient.max() < 1.6 * 0.4
