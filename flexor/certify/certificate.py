@@ -103,7 +103,8 @@ def certify(model: Model, *, steps: int = 12, dt: float = 2e-3, seed: int = 0) -
 
     For each contact mode a short rollout is differentiated in reverse mode with respect to its initial state, its controls
     and every kind of parameter, and compared along a random direction with fourth-order finite differences. Pairs without
-    restitution get 0.3, so that its derivative says something. Closed forms of four textbook problems follow.
+    restitution get 0.3, so that its derivative says something; sticking adds 2 to the friction,
+    so that it sticks. Closed forms of four textbook problems follow.
     """
     with jax.enable_x64(True):
         model = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), jnp.float64), model)

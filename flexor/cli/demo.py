@@ -16,7 +16,7 @@ def demo(
     report: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),
     quick: Annotated[bool, typer.Option("--quick", help="Shorter runs, and no certificate.")] = False,
 ) -> None:
-    """Simulate two robots beside MuJoCo, certify the gradients, and write report.html (about a minute)."""
+    """Simulate two robots beside MuJoCo, certify the gradients, and write report.html (a minute or two)."""
     use_float64()
     from flexor.cli.demo_page import page
     from flexor.cli.demo_runs import drop, fall_checks, rest_checks, swing, swing_checks
