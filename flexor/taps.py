@@ -30,6 +30,7 @@ TAPS: dict[str, Tap] = {
     "joint.gravity_force": Tap("nv", "N m, N", "generalised gravity, part of the bias"),
     "joint.bias_force": Tap("nv", "N m, N", "Coriolis, centrifugal and gravity: what RNEA returns at zero acceleration"),
     "link.external_force": Tap("nbody 6", "N m, N", "moment about the body origin and force, world axes"),
+    "contact.point": Tap("ncon 3", "m", "halfway between the two surfaces, world axes; where the forces act"),
     "contact.depth": Tap("ncon", "m", "overlap of the two bodies, negative when apart"),
     "contact.normal": Tap("ncon 3", "1", "unit normal from body a towards body b, world axes"),
     "contact.relative_velocity": Tap("ncon 3", "m/s", "velocity of b's point less a's: along normal, two tangents"),

@@ -77,6 +77,7 @@ def test_recorded_quantities_are_what_they_mean(sim, start):
     np.testing.assert_allclose(taps["joint.passive_force"][0, -1], -0.51 - 0.1 * 0.2)
     np.testing.assert_allclose(taps["contact.depth"][0], 0.001, atol=1e-12)
     np.testing.assert_allclose(taps["contact.normal"][0], [[0, 0, 1]], atol=1e-15)
+    np.testing.assert_allclose(taps["contact.point"][0, 0, 2], -0.001 / 2, atol=1e-12)  # between floor and lowest point
     np.testing.assert_allclose(taps["joint.gravity_force"][:, 2], 9.81 * 1.3)
     assert taps["contact.normal_force"][0, 0] > 0
     assert taps["joint.limit_force"][0, -1] < 0

@@ -8,6 +8,7 @@ from jaxtyping import Array, Float, Int
 from flexor.dynamics import Kinematics
 from flexor.model.model import Model, Pairs
 from flexor.spatial import cross
+from flexor.taps import listening, tap
 
 
 class Contacts(eqx.Module):
@@ -35,6 +36,22 @@ class Contacts(eqx.Module):
         """Coulomb's coefficient, zero for a pair without friction."""
         return jnp.where(np.array(self.frictional, dtype=bool), self.pairs.friction, 0.0)
 
+    @property
+    def point(self) -> Float[Array, "ncon 3"]:
+        """Halfway between the two surfaces: where the forces act."""
+        return (self.point_a + self.point_b) / 2
+
+
+def tapped(contacts: Contacts) -> tuple[Contacts, Float[Array, " ncon"]]:
+    """Gives points, depth and normal their names; the contacts as a listener may have changed them, and their depth."""
+    if not listening():
+        return contacts, -contacts.distance
+    moved = tap("contact.point", contacts.point) - contacts.point
+    depth = tap("contact.depth", -contacts.distance)
+    normal = tap("contact.normal", contacts.normal)
+    new = (contacts.point_a + moved, contacts.point_b + moved, normal, -depth)
+    return eqx.tree_at(lambda c: (c.point_a, c.point_b, c.normal, c.distance), contacts, new), depth
+
 
 def tangents(normal: Float[Array, "... 3"]) -> tuple[Float[Array, "... 3"], Float[Array, "... 3"]]:
     """Two unit vectors that make a right-handed frame with the unit normal, without a singularity (Duff et al. 2017)."""
@@ -58,7 +75,7 @@ def contact_jacobian(
     bodies = np.array(contacts.bodies, dtype=int).reshape(-1, 2)
     moves = dofs.moves[of_body[bodies]].astype(int)
     sense = jnp.asarray(moves[:, 1] - moves[:, 0])[..., None]
-    point, normal = (contacts.point_a + contacts.point_b) / 2, contacts.normal
+    point, normal = contacts.point, contacts.normal
     if rows is not None:
         sense, point, normal = sense[rows], point[rows], normal[rows]
     arm = point[:, None] - kin.origin[dofs.node]

@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flexor.contact.contacts import Contacts, contact_jacobian
+from flexor.contact.contacts import Contacts, contact_jacobian, tapped
 from flexor.contact.implicit import Problem, solve_implicitly
 from flexor.dynamics import Kinematics
 from flexor.model.model import Model, Pairs
@@ -82,9 +82,7 @@ class NCP(eqx.Module):
 
         `free` is the velocity after the step without contact, `chol` the factor of `factor_inertia`.
         """
-        depth = tap("contact.depth", -contacts.distance)
-        normal = tap("contact.normal", contacts.normal)
-        contacts = eqx.tree_at(lambda c: c.normal, contacts, normal)
+        contacts, depth = tapped(contacts)
         near = _nearest(depth, self.most)
         J = contact_jacobian(model, kin, contacts, near)
         before = _near(tap("contact.relative_velocity", _spread(matvec(J, qd), near, depth)), near)

@@ -6,7 +6,7 @@ import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flexor.contact.contacts import Contacts, contact_jacobian
+from flexor.contact.contacts import Contacts, contact_jacobian, tapped
 from flexor.contact.friction import AbstractFriction, BrownMcPhee
 from flexor.dynamics import Kinematics
 from flexor.model.model import Model
@@ -31,9 +31,7 @@ class Penalty(eqx.Module):
         """Generalised force of all contacts."""
         if not len(contacts):
             return jnp.zeros_like(qd)
-        depth = tap("contact.depth", -contacts.distance)
-        normal = tap("contact.normal", contacts.normal)
-        contacts = eqx.tree_at(lambda c: c.normal, contacts, normal)
+        contacts, depth = tapped(contacts)
         J = contact_jacobian(model, kin, contacts)
         velocity = tap("contact.relative_velocity", matvec(J, qd))
         fn = tap("contact.normal_force", self.normal_force(contacts, depth, -velocity[:, 0]))
