@@ -49,19 +49,20 @@ def aba(
         U = matvec(IA, S)
         D = dot(S, U) + rotor
         u = tau - dot(S, pA)
-        Ia = IA - U[:, :, None] * (U / D[:, None])[:, None, :]
-        pa = pA + matvec(Ia, c) + U * (u / D)[:, None]
-        return (Ia, pa), (U, D, u)
+        inverse = 1 / D
+        Ia = IA - U[:, :, None] * U[:, None, :] * inverse[:, None, None]
+        pa = pA + matvec(Ia, c) + U * (u * inverse)[:, None]
+        return (Ia, pa), (U, inverse, u)
 
     zero = (jnp.zeros((6, 6), qd.dtype), jnp.zeros(6, qd.dtype))
-    U, D, u = inward(dofs.levels, dofs.parent, eliminate, zero, (IA, pA, kin.S, c, rotor, tau))
+    U, inverse, u = inward(dofs.levels, dofs.parent, eliminate, zero, (IA, pA, kin.S, c, rotor, tau))
 
     def accelerate(above: tuple[Array, Array], own: tuple[Array, ...]) -> tuple[Array, Array]:
-        S, c, U, D, u = own
+        S, c, U, inverse, u = own
         a = above[0] + c
-        qdd = (u - dot(U, a)) / D
+        qdd = (u - dot(U, a)) * inverse
         return a + S * qdd[:, None], qdd
 
     base = jnp.concatenate([jnp.zeros(3, qd.dtype), -model.gravity])
-    _, qdd = outward(dofs.levels, dofs.parent, accelerate, (base, jnp.zeros((), qd.dtype)), (kin.S, c, U, D, u))
+    _, qdd = outward(dofs.levels, dofs.parent, accelerate, (base, jnp.zeros((), qd.dtype)), (kin.S, c, U, inverse, u))
     return qdd

@@ -14,11 +14,11 @@ from flexor.model.model import Model
 from flexor.spatial import (
     axis_angle_matrix,
     cross,
-    inertia_matrix,
     matmul,
     motion_cross,
     quat_to_matrix,
     rotate,
+    rotated_inertia,
     shift_motion,
     spatial_inertia,
 )
@@ -147,7 +147,7 @@ def node_inertias(model: Model, kin: Kinematics) -> Float[Array, "nnode 6 6"]:
     mass = jnp.where(own, model.bodies.mass[nodes.body], 0.0)
     six = jnp.where(own[:, None], model.bodies.inertia[nodes.body], 0.0)
     com = kin.pos + rotate(kin.rot, model.bodies.com[nodes.body]) - kin.origin
-    return spatial_inertia(mass, com, matmul(matmul(kin.rot, inertia_matrix(six)), jnp.swapaxes(kin.rot, -1, -2)))
+    return spatial_inertia(mass, com, rotated_inertia(kin.rot, six))
 
 
 def body_poses(model: Model, kin: Kinematics) -> tuple[Float[Array, "nbody 3"], Float[Array, "nbody 3 3"]]:

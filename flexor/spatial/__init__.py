@@ -1,6 +1,6 @@
 """Rotations, spatial vectors and inertias: the algebra below the dynamics."""
 
-from flexor.spatial.inertia import inertia_matrix, spatial_inertia
+from flexor.spatial.inertia import inertia_matrix, rotated_inertia, spatial_inertia
 from flexor.spatial.rotation import (
     axis_angle_matrix,
     matrix_to_quat,
@@ -27,6 +27,7 @@ __all__ = [
     "quat_mul",
     "quat_to_matrix",
     "rotate",
+    "rotated_inertia",
     "shift_force",
     "shift_motion",
     "skew",

@@ -14,6 +14,12 @@ def inertia_matrix(six: Float[Array, "... 6"]) -> Float[Array, "... 3 3"]:
     return six[..., _SYMMETRIC]
 
 
+def rotated_inertia(R: Float[Array, "... 3 3"], six: Float[Array, "... 6"]) -> Float[Array, "... 3 3"]:
+    """R I R^T of an inertia given by six numbers; symmetric to the last bit."""
+    full = matmul(matmul(R, inertia_matrix(six)), jnp.swapaxes(R, -1, -2))
+    return inertia_matrix(full[..., [0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]])
+
+
 def spatial_inertia(
     mass: Float[Array, "..."], com: Float[Array, "... 3"], inertia: Float[Array, "... 3 3"]
 ) -> Float[Array, "... 6 6"]:

@@ -1,0 +1,86 @@
+"""`simd.vmap`, `simd.jit`: JAX's signatures, kernels instead of XLA's loops."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from flexor.simd.primitive import bind
+
+
+def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, *, threads: int | None = None) -> Callable[..., Any]:
+    """`jax.vmap` for CPUs: `f` of one example is compiled to a kernel with an example in every SIMD lane.
+
+    Arguments with axis None are shared: loaded and computed once, their gradients summed over the batch. Like `jax.jit`, it
+    traces `f` once for every shape and type of arguments. `threads` bounds the number of threads; results do not depend on it.
+    """
+    if threads is not None and threads < 1:
+        raise ValueError(f"`threads` must be a positive number, got {threads}.")
+
+    @jax.jit
+    @wraps(f)
+    def batched(*args: Any) -> Any:
+        leaves, tree = jax.tree.flatten(args)
+        axes = _axes(in_axes, args, "in_axes")
+        size = _size(leaves, axes, f)
+        flat = [x if a is None else jnp.moveaxis(x, a, 0) for x, a in zip(map(jnp.asarray, leaves), axes, strict=True)]
+        examples = [jax.ShapeDtypeStruct(x.shape if a is None else x.shape[1:], x.dtype) for x, a in zip(flat, axes, strict=True)]
+        jaxpr, shape = jax.make_jaxpr(lambda *xs: f(*jax.tree.unflatten(tree, xs)), return_shape=True)(*examples)
+        shared = [a is None for a in axes]
+        out = bind(jaxpr, flat, shared, [False] * len(jaxpr.out_avals), size=size, threads=threads or 0)
+        back = _axes(out_axes, shape, "out_axes")
+        placed = [x[0] if a is None else jnp.moveaxis(x, 0, a) for x, a in zip(out, back, strict=True)]
+        return jax.tree.unflatten(jax.tree.structure(shape), placed)
+
+    return batched
+
+
+def jit(f: Callable[..., Any]) -> Callable[..., Any]:
+    """`jax.jit` for CPUs: `f` as one kernel for a single example."""
+
+    @jax.jit
+    @wraps(f)
+    def single(*args: Any) -> Any:
+        leaves, tree = jax.tree.flatten(args)
+        flat = [jnp.asarray(x)[None] for x in leaves]
+        examples = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in flat]
+        jaxpr, shape = jax.make_jaxpr(lambda *xs: f(*jax.tree.unflatten(tree, xs)), return_shape=True)(*examples)
+        out = bind(jaxpr, flat, [False] * len(flat), [False] * len(jaxpr.out_avals), size=1, threads=1)
+        return jax.tree.unflatten(jax.tree.structure(shape), [x[0] for x in out])
+
+    return single
+
+
+def _axes(axes: Any, tree: Any, what: str) -> list[int | None]:
+    """An axis or None for every leaf, from a prefix of the tree as in `jax.vmap`."""
+    try:
+        spread = jax.tree.map(
+            lambda a, part: [a] * len(jax.tree.leaves(part)),
+            tuple(axes) if isinstance(axes, list) else axes,
+            tree,
+            is_leaf=lambda a: a is None or isinstance(a, int),
+        )
+    except (ValueError, TypeError) as error:
+        raise ValueError(f"`{what}` must be an integer, None, or a tree of those that fits the arguments: {error}") from None
+    return [a for part in jax.tree.leaves(spread, is_leaf=lambda x: isinstance(x, list)) for a in part]
+
+
+def _size(leaves: list[Any], axes: list[int | None], f: Callable[..., Any]) -> int:
+    sizes = {}
+    for k, (x, a) in enumerate(zip(leaves, axes, strict=True)):
+        if a is not None:
+            if jnp.ndim(x) <= a or jnp.ndim(x) < -a:
+                raise ValueError(f"argument {k} of {_name(f)} has {jnp.ndim(x)} dimensions, so none with the index {a} in `in_axes`.")
+            sizes[k] = jnp.shape(x)[a]
+    if not sizes:
+        raise ValueError(f"simd.vmap of {_name(f)} needs an argument with a batch axis; all of `in_axes` are None.")
+    if len(set(sizes.values())) > 1:
+        raise ValueError(f"simd.vmap of {_name(f)} got batches of different sizes: "
+                         + ", ".join(f"argument {k} has {n}" for k, n in sizes.items()) + ".")  # fmt: skip
+    return next(iter(sizes.values()))
+
+
+def _name(f: Any) -> str:
+    return getattr(f, "__name__", type(f).__name__)

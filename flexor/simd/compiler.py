@@ -1,0 +1,153 @@
+"""All stages in order: jaxpr, scalar program, schedule, LLVM IR, object code, a target that XLA can call."""
+
+import hashlib
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+
+from flexor.simd import cache, machine
+from flexor.simd.arrays import Array, copy_into, nodes
+from flexor.simd.emit import SCALAR, Argument, emit, width
+from flexor.simd.fingerprint import fingerprint
+from flexor.simd.handler import handler, lane_sum, transpose
+from flexor.simd.interpreter import Interpreter
+from flexor.simd.program import DTYPES, F32, F64, Buffer, Program
+from flexor.simd.schedule import Schedule, schedule
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """Object code on its way into XLA: the name it is registered under, lanes, and what `inspect` reports."""
+
+    target: str
+    lanes: int
+    operations: dict[str, int]
+    bytes: int
+    seconds: dict[str, float]
+    warm: bool
+
+
+@dataclass(frozen=True)
+class Signature:
+    """What a kernel is compiled for: which inputs are shared by all examples, which outputs are summed, how many lanes."""
+
+    shared: tuple[bool, ...]
+    summed: tuple[bool, ...]
+    single: bool
+
+
+_kernels: dict[str, Kernel] = {}
+
+
+def compile_kernel(jaxpr: Any, signature: Signature) -> Kernel:
+    """The kernel of a closed jaxpr of one example, from memory, from disk, or made now."""
+    started = time.perf_counter()
+    lanes = 1 if signature.single else _lanes(jaxpr)
+    key = hashlib.sha256(f"{fingerprint(jaxpr)}|{signature}|{lanes}|{machine.identity()}|{cache.compiler()}".encode()).hexdigest()
+    if key in _kernels:
+        return _kernels[key]
+    target = f"flexor_simd_{key[:40]}"
+    found = cache.read(key)
+    if found is None:
+        text, operations, seconds = _translate(jaxpr, signature, lanes, target)
+        before = time.perf_counter()
+        code = machine.compile_object(text)
+        seconds["code"] = time.perf_counter() - before
+        cache.write(key, code, {"operations": operations, "seconds": seconds})
+    else:
+        code, about = found
+        operations, seconds = about["operations"], about["seconds"]
+    address = machine.load(code, target)
+    jax.ffi.register_ffi_target(target, machine.capsule(address), platform="cpu")
+    total = time.perf_counter() - started
+    kernel = Kernel(target, lanes, operations, len(code), {**seconds, "total": total}, found is not None)
+    return _kernels.setdefault(key, kernel)
+
+
+def _lanes(jaxpr: Any) -> int:
+    """A vector full of the widest floating type in use."""
+    return machine.lanes_for(F64 if _has_double(jaxpr) else F32)
+
+
+def _has_double(jaxpr: Any) -> bool:
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    variables = [*inner.invars, *inner.outvars, *inner.constvars]
+    variables += [v for eqn in inner.eqns for v in eqn.outvars]
+    if any(getattr(v.aval, "dtype", None) == F64 for v in variables):
+        return True
+    return any(_has_double(x) for eqn in inner.eqns for v in eqn.params.values()
+               for x in (v if isinstance(v, tuple) else (v,)) if hasattr(x, "eqns") or hasattr(x, "jaxpr"))  # fmt: skip
+
+
+def _translate(jaxpr: Any, signature: Signature, lanes: int, target: str) -> tuple[str, dict[str, int], dict[str, float]]:
+    """LLVM IR of kernel and handler, operations by kind, and seconds by stage."""
+    times = [time.perf_counter()]
+    p, inputs, outputs = build(jaxpr, signature)
+    times.append(time.perf_counter())
+    plan = schedule(p, [o.buffer for o in outputs])
+    kernel = emit(p, plan, lanes, inputs, outputs)
+    arguments = [*inputs, *outputs]
+    sizes = sorted({width(a.buffer.dtype) for a in arguments if not a.buffer.uniform})
+    sums = sorted({SCALAR[a.buffer.dtype.name] for a in outputs if a.summed})
+    parts = [kernel.text, handler(target, lanes, kernel.scratch, len(inputs), len(outputs), _counted(signature))]
+    if lanes > 1:
+        parts += [transpose(lanes, s) for s in sizes] + [lane_sum(lanes, s) for s in sums]
+    parts.append(f'attributes #0 = {{ nounwind noinline "prefer-vector-width"="{8 * machine.vector_bytes()}" }}')
+    times.append(time.perf_counter())
+    seconds = {"program": times[1] - times[0], "ir": times[2] - times[1]}
+    return "\n".join(parts), count(p, plan), seconds
+
+
+def _counted(signature: Signature) -> tuple[str, int]:
+    """Where the number of examples can be read: a result with a row for each, else an argument."""
+    for k, summed in enumerate(signature.summed):
+        if not summed:
+            return "rets", k
+    return "args", signature.shared.index(False)
+
+
+def build(jaxpr: Any, signature: Signature) -> tuple[Program, list[Argument], list[Argument]]:
+    """The scalar program of a jaxpr, with its inputs and outputs."""
+    p = Program()
+    inputs, arrays = [], []
+    for v, shared in zip(jaxpr.jaxpr.invars, signature.shared, strict=True):
+        dtype, size = np.dtype(v.aval.dtype), int(np.prod(v.aval.shape))
+        buffer = p.buffer(dtype, size, uniform=shared, fixed=True)
+        inputs.append(Argument(buffer))
+        arrays.append(Array(np.arange(size).reshape(v.aval.shape), dtype, buffer))
+    results = Interpreter(p).closed(jaxpr, arrays)
+    taken: set[int] = set()
+    outputs = [Argument(_output(p, x, taken), s) for x, s in zip(results, signature.summed, strict=True)]
+    return p, inputs, outputs
+
+
+def _output(p: Program, x: Array, taken: set[int]) -> Buffer:
+    """The buffer of a result: the one it is in already, if that is its own and in order."""
+    b = x.buffer
+    whole = b is not None and not b.fixed and not b.uniform and x.index is None and x.size == b.size
+    if b is not None and whole and id(b) not in taken and np.array_equal(x.at.ravel(), np.arange(b.size)):
+        taken.add(id(b))
+        return b
+    buffer = p.buffer(x.dtype, x.size)
+    if x.size and not x.in_loops:
+        for k, n in enumerate(nodes(p, x).ravel().tolist()):
+            p.store(buffer, k, None, n)
+    elif x.size:
+        copy_into(p, x, buffer, 0, None)
+    return buffer
+
+
+def count(p: Program, plan: Schedule) -> dict[str, int]:
+    """Operations in the code by kind, each counted once however often a loop runs it."""
+    found: dict[str, int] = {}
+    for n, op in enumerate(p.op):
+        if plan.uses[n] and op not in ("const", "phi", "after"):
+            kind = op if p.dtype[n].kind == "f" or op == "load" else "other"
+            found[kind] = found.get(kind, 0) + 1
+    return found
+
+
+__all__ = ["DTYPES", "Kernel", "Signature", "compile_kernel"]

@@ -1,0 +1,250 @@
+"""Rules of loops and branches. Short loops are written out; others are regions of the scalar program.
+
+Every lane runs a while loop as long as any lane wants it, and keeps its values once it does not; a branch is skipped when no
+lane wants it.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flexor.simd.arrays import Array, copied, copy_into, nodes, reader, shifted, strided, uniform
+from flexor.simd.interpreter import CALLS, Interpreter, cost
+from flexor.simd.program import BOOL, I64, Carry, Loop, Program
+
+UNROLL = 12000  # elements computed by a loop that is still written out
+CHEAP = 64  # elements of a branch that is computed rather than jumped over
+
+
+# which arrays are the same for all lanes, without making any node
+
+
+def uniform_results(jaxpr: Any, flags: Sequence[bool]) -> list[bool]:
+    """Whether each result of a jaxpr is uniform, given which arguments are."""
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    known: dict[Any, bool] = dict.fromkeys(inner.constvars, True)
+    known.update(zip(inner.invars, flags, strict=True))
+    for eqn in inner.eqns:
+        given = [True if not _is_var(v) else known[v] for v in eqn.invars]
+        known.update(zip(eqn.outvars, _uniform_equation(eqn, given), strict=True))
+    return [True if not _is_var(v) else known[v] for v in inner.outvars]
+
+
+def _is_var(v: Any) -> bool:
+    return not hasattr(v, "val")
+
+
+def _uniform_equation(eqn: Any, given: list[bool]) -> list[bool]:
+    name = eqn.primitive.name
+    if name in CALLS:
+        return uniform_results(eqn.params[CALLS[name]], given)
+    if name == "scan":
+        consts, n = eqn.params["num_consts"], eqn.params["num_carry"]
+        carry = uniform_carry(eqn.params["jaxpr"], given[:consts], given[consts : consts + n], given[consts + n :])
+        return [*carry, *uniform_results(eqn.params["jaxpr"], [*given[:consts], *carry, *given[consts + n :]])[n:]]
+    if name == "while":
+        return uniform_while(eqn.params, given)
+    if name == "cond":
+        parts = [uniform_results(b, given[1:]) for b in eqn.params["branches"]]
+        return [given[0] and all(flags) for flags in zip(*parts, strict=True)]
+    return [all(given)] * len(eqn.outvars)
+
+
+def uniform_carry(body: Any, consts: Sequence[bool], start: Sequence[bool], rest: Sequence[bool]) -> list[bool]:
+    """Which carried values of a loop stay uniform."""
+    carry = list(start)
+    while True:
+        after = uniform_results(body, [*consts, *carry, *rest])[: len(carry)]
+        new = [a and b for a, b in zip(carry, after, strict=True)]
+        if new == carry:
+            return carry
+        carry = new
+
+
+def uniform_while(params: Any, given: Sequence[bool]) -> list[bool]:
+    """Which carried values of a while loop stay uniform: none, if lanes leave it at different times."""
+    nc, nb = params["cond_nconsts"], params["body_nconsts"]
+    carry = uniform_carry(params["body_jaxpr"], given[nc : nc + nb], given[nc + nb :], [])
+    while True:
+        together = uniform_results(params["cond_jaxpr"], [*given[:nc], *carry])[0]
+        if together or not any(carry):
+            return carry
+        carry = [False] * len(carry)
+
+
+# carried values
+
+
+class _Carried:
+    """Values handed from one run of a loop to the next: nodes, or memory where they are large."""
+
+    def __init__(self, p: Program, loop: Loop, starts: list[Array], flags: list[bool]):
+        self.p, self.loop, self.starts = p, loop, starts
+        self.large = [x.in_loops for x in starts]
+        self.memory = [copied(p, x) if large else None for x, large in zip(starts, self.large, strict=True)]
+        self.start_nodes = [None if m else nodes(p, x) for m, x in zip(self.memory, starts, strict=True)]
+        with p.inside(loop, loop.head):
+            self.inner = [
+                m or Array(np.array([p.phi(x.dtype, u) for _ in range(x.size)], dtype=np.int64).reshape(x.shape), x.dtype)
+                for m, x, u in zip(self.memory, starts, flags, strict=True)
+            ]
+
+    def finish(self, new: list[Array], going: int | None) -> list[Array]:
+        """Ends the body: the values become `new` where `going`. Returns them as they are seen after the loop."""
+        p, carries = self.p, []
+        with p.inside(self.loop, self.loop.body):
+            waiting = [self._moved(m, x) for m, x in zip(self.memory, new, strict=True) if m]
+            for x, inner, start in zip(new, self.inner, self.start_nodes, strict=True):
+                if start is not None:
+                    triples = zip(inner.at.ravel().tolist(), start.ravel().tolist(), nodes(p, x).ravel().tolist(), strict=True)
+                    carries += [(i, s, n if going is None else p.node("select", p.dtype[i], going, n, i)) for i, s, n in triples]
+            if waiting:
+                p.hold([n for _, _, n in carries])
+            for memory, x in waiting:
+                self._replace(memory, x, going)
+        afters = []
+        for i, s, n in carries:
+            afters.append(p.after(self.loop, p.dtype[i], p.uniform[i]))
+            self.loop.carries.append(Carry(i, s, n, afters[-1]))
+        ids = iter(afters)
+        return [
+            m or Array(np.array([next(ids) for _ in range(x.size)], dtype=np.int64).reshape(x.shape), x.dtype)
+            for x, m in zip(self.inner, self.memory, strict=True)
+        ]
+
+    def _moved(self, memory: Array, x: Array) -> tuple[Array, Array]:
+        """The new value where no carried memory is overwritten before it is read."""
+        mine = {id(m.buffer) for m in self.memory if m is not None}
+        return memory, copied(self.p, x) if id(x.buffer) in mine and x is not memory else x
+
+    def _replace(self, memory: Array, x: Array, going: int | None) -> None:
+        p, buffer = self.p, memory.buffer
+        assert buffer is not None
+        if x is memory:
+            return
+        if going is None:
+            copy_into(p, x, buffer, 0, None)
+            return
+        read = reader(p, x)
+        with p.count(x.size) as i:
+            old = p.load(buffer, 0, i, fresh=True)
+            p.store(buffer, 0, i, p.node("select", x.dtype, going, read(i), old))
+
+
+# rules
+
+
+def _scan(it: Interpreter, eqn: Any, *args: Array) -> list[Array]:
+    q, p = eqn.params, it.p
+    body, length = q["jaxpr"], q["length"]
+    consts, n = q["num_consts"], q["num_carry"]
+    fixed, carry, xs = list(args[:consts]), list(args[consts : consts + n]), list(args[consts + n :])
+    if length * max(cost(body), 1) <= UNROLL or length <= 1:
+        return _unrolled(it, body, length, q["reverse"], fixed, carry, xs, eqn.outvars[n:])
+    flags = uniform_carry(body, [uniform(p, x) for x in fixed], [uniform(p, x) for x in carry], [uniform(p, x) for x in xs])
+    rows = [strided(p, x) for x in xs]
+    stacks = [p.buffer(np.dtype(v.aval.dtype), int(np.prod(v.aval.shape))) for v in eqn.outvars[n:]]
+    loop = p.loop()
+    carried = _Carried(p, loop, carry, flags)
+    with p.inside(loop, loop.head):
+        count = p.phi(I64, True)
+        loop.going = p.node("lt", BOOL, count, p.const(length, I64))
+    with p.inside(loop, loop.body):
+        at = p.node("sub", I64, p.const(length - 1, I64), count) if q["reverse"] else count
+        items = [
+            Array(x.at[0], x.dtype, x.buffer, shifted(p, x.index, p.node("mul", I64, at, p.const(steps[0], I64))))
+            for x, _, steps in rows
+        ]
+        out = it.closed(body, [*fixed, *carried.inner, *items])
+        for y, stack in zip(out[n:], stacks, strict=True):
+            copy_into(p, y, stack, 0, p.node("mul", I64, at, p.const(y.size, I64)))
+        following = p.node("add", I64, count, p.const(1, I64))
+    loop.carries.append(Carry(count, p.const(0, I64), following, p.after(loop, I64, True)))
+    final = carried.finish(out[:n], None)
+    p.effects.append(loop)
+    results = [Array(np.arange(s.size).reshape(v.aval.shape), s.dtype, s) for s, v in zip(stacks, eqn.outvars[n:], strict=True)]
+    return [*final, *results]
+
+
+def _unrolled(
+    it: Interpreter, body: Any, length: int, reverse: bool, fixed: list[Array], carry: list[Array], xs: list[Array],
+    outvars: list[Any],
+) -> list[Array]:  # fmt: skip
+    n = len(carry)
+    ys: list[list[Array]] = [[] for _ in outvars]
+    for k in range(length - 1, -1, -1) if reverse else range(length):
+        out = it.closed(body, [*fixed, *carry, *(x.with_at(x.at[k]) for x in xs)])
+        carry = out[:n]
+        for y, stack in zip(out[n:], ys, strict=True):
+            stack.insert(0, y) if reverse else stack.append(y)
+    stacked = []
+    for stack, v in zip(ys, outvars, strict=True):
+        dtype, shape = np.dtype(v.aval.dtype), v.aval.shape
+        if any(y.in_loops for y in stack):
+            buffer, size = it.p.buffer(dtype, int(np.prod(shape))), stack[0].size
+            for k, y in enumerate(stack):
+                copy_into(it.p, y, buffer, k * size, None)
+            stacked.append(Array(np.arange(buffer.size).reshape(shape), dtype, buffer))
+        else:
+            ids = np.stack([nodes(it.p, y) for y in stack]) if stack else np.zeros(shape, dtype=np.int64)
+            stacked.append(Array(ids, dtype))
+    return [*carry, *stacked]
+
+
+def _while(it: Interpreter, eqn: Any, *args: Array) -> list[Array]:
+    q, p = eqn.params, it.p
+    nc, nb = q["cond_nconsts"], q["body_nconsts"]
+    test, fixed, carry = args[:nc], args[nc : nc + nb], list(args[nc + nb :])
+    flags = uniform_while(q, [uniform(p, x) for x in args])
+    loop = p.loop()
+    carried = _Carried(p, loop, carry, flags)
+    with p.inside(loop, loop.head):
+        loop.going = int(nodes(p, it.closed(q["cond_jaxpr"], [*test, *carried.inner])[0]).reshape(()))
+    with p.inside(loop, loop.body):
+        out = it.closed(q["body_jaxpr"], [*fixed, *carried.inner])
+    final = carried.finish(out, None if p.uniform[loop.going] else loop.going)
+    p.effects.append(loop)
+    return final
+
+
+def _cond(it: Interpreter, eqn: Any, index: Array, *args: Array) -> list[Array]:
+    p, branches = it.p, eqn.params["branches"]
+    which = int(nodes(p, index).reshape(()))
+    if p.value.get(which) is not None:
+        return it.closed(branches[int(np.clip(p.value[which], 0, len(branches) - 1))], args)
+    masks = [p.node("eq", BOOL, which, p.const(k, p.dtype[which])) for k in range(len(branches))]
+    if sum(cost(b) for b in branches) <= CHEAP:
+        results = [[nodes(p, x) for x in it.closed(b, args)] for b in branches]
+    else:
+        results = [_guarded(it, b, mask, args, eqn.outvars) for b, mask in zip(branches, masks, strict=True)]
+    out = results[0]
+    for mask, values in zip(masks[1:], results[1:], strict=True):
+        out = [_chosen(p, mask, new, old) for new, old in zip(values, out, strict=True)]
+    return [Array(ids, np.dtype(v.aval.dtype)) for ids, v in zip(out, eqn.outvars, strict=True)]
+
+
+def _chosen(p: Program, mask: int, new: np.ndarray, old: np.ndarray) -> np.ndarray:
+    pairs = zip(new.ravel().tolist(), old.ravel().tolist(), strict=True)
+    return np.array([p.node("select", p.dtype[a], mask, a, b) for a, b in pairs], dtype=np.int64).reshape(new.shape)
+
+
+def _guarded(it: Interpreter, body: Any, mask: int, args: Sequence[Array], outvars: list[Any]) -> list[np.ndarray]:
+    """The results of a branch, or zeros where no lane wants it."""
+    p = it.p
+    branch = p.branch(mask)
+    with p.inside(branch, branch.body):
+        inner = [nodes(p, x) for x in it.closed(body, args)]
+    out = []
+    for ids, v in zip(inner, outvars, strict=True):
+        zero, after = p.const(0, np.dtype(v.aval.dtype)), []
+        for n in ids.ravel().tolist():
+            seen = p.after(branch, p.dtype[n], p.uniform[n] and p.uniform[mask])
+            branch.carries.append(Carry(-1, zero, n, seen))
+            after.append(seen)
+        out.append(np.array(after, dtype=np.int64).reshape(ids.shape))
+    p.effects.append(branch)
+    return out
+
+
+RULES = {"scan": _scan, "while": _while, "cond": _cond}

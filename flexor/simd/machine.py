@@ -1,0 +1,101 @@
+"""From LLVM IR to code that runs in this process: llvmlite's target machine and linker."""
+
+import ctypes
+import hashlib
+import platform
+import threading
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+VECTOR_BYTES = (("avx512f", 64), ("avx2", 32), ("neon", 16), ("sse2", 16))
+_lock = threading.Lock()
+_loaded: list[Any] = []
+
+
+@cache
+def llvm() -> Any:
+    """llvmlite's binding, ready for this processor; ImportError where there is none."""
+    import llvmlite.binding as binding
+
+    binding.initialize_native_target()
+    binding.initialize_native_asmprinter()
+    return binding
+
+
+@cache
+def supported() -> str:
+    """Empty where kernels can be compiled; else the reason why not."""
+    if platform.machine().lower() not in ("x86_64", "amd64", "aarch64", "arm64"):
+        return f"no kernels for processors of type '{platform.machine()}'"
+    if platform.system() not in ("Linux", "Darwin"):
+        return f"no kernels under {platform.system()}"
+    try:
+        llvm()
+    except (ImportError, OSError, RuntimeError) as error:
+        return f"llvmlite does not load ({error})"
+    return ""
+
+
+@cache
+def processor() -> tuple[str, str]:
+    """Name and features of this processor, as LLVM knows them."""
+    features = llvm().get_host_cpu_features()
+    return llvm().get_host_cpu_name(), ",".join(("+" if on else "-") + name for name, on in sorted(features.items()))
+
+
+@cache
+def vector_bytes() -> int:
+    """Width of this processor's vectors."""
+    features = processor()[1]
+    return next((size for name, size in VECTOR_BYTES if f"+{name}" in features), 16)
+
+
+def lanes_for(dtype: np.dtype) -> int:
+    """Examples that fit a vector of the given type."""
+    return vector_bytes() // dtype.itemsize
+
+
+@cache
+def identity() -> str:
+    """What object code depends on besides the program: processor and versions."""
+    binding = llvm()
+    import llvmlite
+
+    text = f"{processor()}|{binding.llvm_version_info}|{llvmlite.__version__}|{binding.get_process_triple()}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def compile_object(text: str, effort: int = 2) -> bytes:
+    """Object code of LLVM IR."""
+    binding = llvm()
+    name, features = processor()
+    target = binding.Target.from_triple(binding.get_process_triple())
+    machine = target.create_target_machine(cpu=name, features=features, opt=effort, reloc="pic", codemodel="default")
+    context = binding.context.create_context() if hasattr(binding, "context") else None
+    module = binding.parse_assembly(text, context=context) if context else binding.parse_assembly(text)
+    module.triple = binding.get_process_triple()
+    module.data_layout = str(machine.target_data)
+    return bytes(machine.emit_object(module))
+
+
+def load(code: bytes, name: str) -> int:
+    """Links object code into the process, for good; the address of the function `name`."""
+    binding = llvm()
+    with _lock:
+        target = binding.Target.from_triple(binding.get_process_triple())
+        cpu, features = processor()
+        machine = target.create_target_machine(cpu=cpu, features=features, opt=2, reloc="pic", codemodel="default")
+        engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
+        engine.add_object_file(binding.ObjectFileRef.from_data(code))
+        engine.finalize_object()
+        _loaded.append(engine)
+        return int(engine.get_function_address(name))
+
+
+def capsule(address: int) -> Any:
+    """A PyCapsule around a function pointer, as JAX wants it."""
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+    return new(address, None, None)
