@@ -1,8 +1,9 @@
 """The solution of the NCP by sweeps and Newton steps, and its derivative.
 
 Projected Gauss-Seidel finds who touches, sticks and slides, but its error shrinks slowly where contacts are redundant (a box
-on four corners). Each iteration is therefore a few sweeps followed by up to three Newton steps in the modes that they found,
-and the best point is kept; a handful of iterations then reaches rounding.
+on four corners); Newton's method is fast where the modes are right and lost where they are not. Each iteration is therefore a
+number of sweeps (1, 2, 4, ...) followed by up to three Newton steps in the modes that they found, and the better of the two
+points is kept. Mostly the first iteration ends it.
 
 At the solution every contact is open, sticking or sliding, and every joint row free or at a bound. Within its mode it obeys
 three smooth equations R(u, x) = 0, so with u = u0 + Y x the tangents obey the linear system
@@ -22,15 +23,25 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from flexor.spatial import cross, dot, matmul, matvec
 
 
+SWEEPS = 32  # the largest number of sweeps in an iteration
+STALE = 5  # iterations without progress after which there is no hope of any
+SOFT = 1e-7  # compliance that Newton's method lends to a contact that has none, as a share of its response
+
+
 class Problem(NamedTuple):
-    """Data of the NCP: contacts (blocks of normal and two tangents), then joint rows. Y = M^-1 J^T, `wanted` is w."""
+    """Data of the NCP: contacts (blocks of normal and two tangents), then joint rows. Y = M^-1 J^T, `wanted` is w.
+
+    What is not active has no impulse. It costs nothing where no member of a batch wants it (in a SIMD kernel), or where there
+    is no batch; otherwise it is computed and dropped.
+    """
 
     free: Float[Array, " nv"]
+    M: Float[Array, "nv nv"]
     J: Float[Array, "n 3 nv"]
     Y: Float[Array, "n nv 3"]
     wanted: Float[Array, " n"]
@@ -42,6 +53,8 @@ class Problem(NamedTuple):
     cfm_row: Float[Array, " m"]
     low: Float[Array, " m"]
     high: Float[Array, " m"]
+    active: Bool[Array, " n"]
+    active_row: Bool[Array, " m"]
 
 
 class _Block(NamedTuple):
@@ -72,9 +85,27 @@ def _rows(p: Problem) -> _Row:
     return _Row(p.J_row, p.wanted_row, p.cfm_row, p.low, p.high)
 
 
+def visit(
+    active: Array, f: Callable[[Any, Any], tuple[Any, Any]], skip: Callable[[Any, Any], tuple[Any, Any]], carry: Any, items: Any
+) -> tuple[Any, Any]:
+    """`lax.scan` of f over the active items, of `skip` over the others."""
+    if not len(active):
+        return carry, jax.tree.map(lambda x: jnp.zeros((0, *x.shape), x.dtype), jax.eval_shape(skip, carry, jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), items))[1])  # fmt: skip
+    return lax.scan(lambda carry, item: lax.cond(item[0], f, skip, carry, item[1]), carry, (active, items))
+
+
 def velocity(p: Problem, x: Array, y: Array) -> Array:
     """u = u0 + Y x."""
-    return p.free + jnp.einsum("nvk,nk->v", p.Y, x) + y @ p.Y_row
+
+    def push(u: Array, item: tuple[Array, Array]) -> tuple[Array, None]:
+        return u + matvec(item[0], item[1]), None
+
+    def push_row(u: Array, item: tuple[Array, Array]) -> tuple[Array, None]:
+        return u + item[0] * item[1], None
+
+    u, _ = visit(p.active, push, lambda u, _: (u, None), p.free, (p.Y, x))
+    return visit(p.active_row, push_row, lambda u, _: (u, None), u, (p.Y_row, y))[0]
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
@@ -88,23 +119,27 @@ def solve_implicitly(
     scales = _scales(p)
     floor = jnp.maximum(tolerance, 16 * jnp.finfo(p.free.dtype).eps * (1 + jnp.max(jnp.abs(p.free))))
 
-    def iterate(carry: tuple[Any, Any, Array]) -> tuple[Any, Any, Array]:
-        now, best, count = carry
-        # a number of sweeps that varies from one iteration to the next keeps sweeps and Newton steps out of cycles
-        x, y = lax.fori_loop(0, 1 + count % 7, lambda _, z: _sweep(p, scales, *z), now[:2])
-        now = (x, y, residual(p, scales, x, y))
+    def iterate(carry: tuple[Any, Any, Array, Array]) -> tuple[Any, Any, Array, Array]:
+        now, before, count, stale = carry
+        x, y = lax.fori_loop(0, jnp.minimum(2**count, SWEEPS), lambda _, z: _sweep(p, scales, *z), now[:2])
+        now = swept = (x, y, residual(p, scales, x, y))
 
         def descend(inner: tuple[Any, Any, Array]) -> tuple[Any, Any, Array]:
-            now = _newton(p, scales, *inner[0][:2])
+            now = _newton(p, scales, inner[0])
             return now, _better(now, inner[1]), inner[2] + 1
 
-        start = (now, _better(now, best), jnp.zeros((), int))
+        start = (now, _better(now, before), jnp.zeros((), int))
         now, best, _ = lax.while_loop(lambda c: (c[2] < 3) & (c[1][2] > floor), descend, start)
-        return now, best, count + 1
+        # sweeps go on from where they were, unless Newton's method came closer
+        now = _better(now, swept)
+        return now, best, count + 1, jnp.where(best[2] < 0.9 * before[2], 0, stale + 1)
 
-    first = (x, y, residual(p, scales, x, y))
-    done = lax.while_loop(lambda c: (c[2] < iterations) & (c[1][2] > floor), iterate, (first, first, jnp.zeros((), int)))
-    return *done[1], done[2]
+    def unsolved(carry: tuple[Any, Any, Array, Array]) -> Array:
+        return (carry[2] < iterations) & (carry[3] < STALE) & (carry[1][2] > floor)
+
+    first, zero = (x, y, residual(p, scales, x, y)), jnp.zeros((), int)
+    _, best, count, _ = lax.while_loop(unsolved, iterate, (first, first, zero, zero))
+    return *best, count
 
 
 def _better(new: Any, best: Any) -> Any:
@@ -122,47 +157,76 @@ class _Scales(NamedTuple):
 
 
 def _scales(p: Problem) -> _Scales:
-    A = matmul(p.J, p.Y) + p.cfm[:, None, None] * jnp.eye(3, dtype=p.J.dtype)
-    # a direction in which nothing moves has no compliance; any positive number serves there, since no impulse can act
-    tiny = jnp.finfo(A.dtype).tiny
-    normal = jnp.where(A[:, 0, 0] > tiny, A[:, 0, 0], 1.0)
-    A = A.at[:, 0, 0].set(normal)
-    slip = _largest(A[:, 1:, 1:])
-    a_row = dot(p.J_row, p.Y_row) + p.cfm_row
-    return _Scales(A, _inverse3(A), 1 / jnp.where(slip > tiny, slip, 1.0), jnp.where(a_row > tiny, a_row, 1.0))
+    eye, tiny = jnp.eye(3, dtype=p.J.dtype), jnp.finfo(p.J.dtype).tiny
+
+    def contact(_: None, item: tuple[Array, Array, Array]) -> tuple[None, tuple[Array, Array, Array]]:
+        J, Y, cfm = item
+        A = matmul(J, Y) + cfm * eye
+        # a direction in which nothing moves has no compliance; any positive number serves there, since no impulse can act
+        A = A.at[0, 0].set(jnp.where(A[0, 0] > tiny, A[0, 0], 1.0))
+        slip = _largest(A[1:, 1:])
+        return None, (A, _inverse3(A), 1 / jnp.where(slip > tiny, slip, 1.0))
+
+    def row(_: None, item: tuple[Array, Array, Array]) -> tuple[None, Array]:
+        a = dot(item[0], item[1]) + item[2]
+        return None, jnp.where(a > tiny, a, 1.0)
+
+    one = jnp.ones((), p.J.dtype)
+    _, (A, A_inv, rate) = visit(p.active, contact, lambda _, item: (None, (eye, eye, one)), None, (p.J, p.Y, p.cfm))
+    _, a_row = visit(p.active_row, row, lambda _, item: (None, one), None, (p.J_row, p.Y_row, p.cfm_row))
+    return _Scales(A, A_inv, rate, a_row)
 
 
-def _aims(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[Array, Array, Array]:
-    """Impulses that each contact (normal, tangents) and each row would like, before projection, given the velocity now."""
-    u = velocity(p, x, y)
-    lack = matvec(p.J, u) + p.cfm[:, None] * x
-    normal = x[:, 0] - (lack[:, 0] - p.wanted) / scales.A[:, 0, 0]
-    row = y - (matvec(p.J_row, u) + p.cfm_row * y - p.wanted_row) / scales.a_row
-    return normal, x[:, 1:] - scales.rate[:, None] * lack[:, 1:], row
+def _aim(u: Array, x: Array, block: _Block, A: Array) -> tuple[Array, Array]:
+    """Impulses (normal, tangents) that a contact would like, before projection, given the velocity now."""
+    lack = matvec(block.J, u) + block.cfm * x
+    return x[0] - (lack[0] - block.wanted) / A[0, 0], x[1:] - block.rate * lack[1:]
+
+
+def _aim_row(u: Array, y: Array, row: _Row, a: Array) -> Array:
+    """The same of a joint row."""
+    return y - (dot(row.J, u) + row.cfm * y - row.wanted) / a
 
 
 def residual(p: Problem, scales: _Scales, x: Array, y: Array) -> Array:
     """Largest violation of the laws in m/s or rad/s: how far the impulses are from their projections, times the compliance."""
-    normal, tangent, row = _aims(p, scales, x, y)
-    off_n = (x[:, 0] - jnp.maximum(normal, 0.0)) * scales.A[:, 0, 0]
-    off_t = (x[:, 1:] - _into_disc(tangent, p.friction * jnp.maximum(x[:, 0], 0.0))) / scales.rate[:, None]
-    off_row = (y - jnp.clip(row, p.low, p.high)) * scales.a_row
-    parts = [jnp.max(jnp.abs(off), initial=0.0) for off in (off_n, off_t, off_row)]
-    return jnp.maximum(parts[0], jnp.maximum(parts[1], parts[2]))
+    u = velocity(p, x, y)
+
+    def contact(worst: Array, item: tuple[Array, _Block, Array]) -> tuple[Array, None]:
+        x, block, A = item
+        normal, tangent = _aim(u, x, block, A)
+        off_n = (x[0] - jnp.maximum(normal, 0.0)) * A[0, 0]
+        off_t = (x[1:] - _into_disc(tangent, block.friction * jnp.maximum(x[0], 0.0))) / block.rate
+        return jnp.maximum(worst, jnp.maximum(jnp.abs(off_n), jnp.max(jnp.abs(off_t)))), None
+
+    def limit(worst: Array, item: tuple[Array, _Row, Array]) -> tuple[Array, None]:
+        y, row, a = item
+        off = (y - jnp.clip(_aim_row(u, y, row, a), row.low, row.high)) * a
+        return jnp.maximum(worst, jnp.abs(off)), None
+
+    zero = jnp.zeros((), x.dtype)
+    worst, _ = visit(p.active, contact, lambda w, _: (w, None), zero, (x, _blocks(p, scales.rate), scales.A))
+    return visit(p.active_row, limit, lambda w, _: (w, None), worst, (y, _rows(p), scales.a_row))[0]
 
 
-def modes(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Modes of contacts (closed, sliding) and rows (at the lower, at the upper bound), by where projection puts them."""
-    normal, tangent, row = _aims(p, scales, x, y)
-    sliding = dot(tangent, tangent) >= (p.friction * x[:, 0]) ** 2
-    return (normal > 0, sliding), (row <= p.low, row >= p.high)
+def _mode(u: Array, x: Array, block: _Block, A: Array) -> tuple[Array, Array]:
+    """Mode of a contact (closed, sliding), by where projection puts it."""
+    normal, tangent = _aim(u, x, block, A)
+    return normal > 0, dot(tangent, tangent) >= (block.friction * x[0]) ** 2
+
+
+def _mode_row(u: Array, y: Array, row: _Row, a: Array) -> tuple[Array, Array]:
+    """Mode of a joint row (at the lower, at the upper bound)."""
+    aim = _aim_row(u, y, row, a)
+    return aim <= row.low, aim >= row.high
 
 
 def _sweep(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[Array, Array]:
     """One projected Gauss-Seidel sweep over all contacts, then over all rows."""
     u = velocity(p, x, y)
-    u, x = lax.scan(_visit_contact, u, (x, _blocks(p, scales.rate), p.Y, scales.A, scales.A_inv))
-    _, y = lax.scan(_visit_row, u, (y, _rows(p), p.Y_row, scales.a_row))
+    items = (x, _blocks(p, scales.rate), p.Y, scales.A, scales.A_inv)
+    u, x = visit(p.active, _visit_contact, lambda u, item: (u, item[0]), u, items)
+    _, y = visit(p.active_row, _visit_row, lambda u, item: (u, item[0]), u, (y, _rows(p), p.Y_row, scales.a_row))
     return x, y
 
 
@@ -205,14 +269,13 @@ def _inverse3(A: Array) -> Array:
     return jnp.stack(rows, axis=-1) / det[..., None, None]
 
 
-def contact_residual(mode: tuple[Array, Array], u: Array, x: Array, block: _Block) -> Array:
-    """R of one contact in a mode (closed, sliding): Signorini's equality and Coulomb's law, or x = 0 where open.
+def contact_law(mode: tuple[Array, Array], v: Array, x: Array, block: _Block) -> Array:
+    """R of one contact in a mode (closed, sliding), v = J u + E x: Signorini's equality and Coulomb's law, or x = 0 where open.
 
     Sliding is written as x_t = mu x_n a/|a| with a = x_t - rate (J_t u + E x_t) (Alart & Curnier 1991), which says the same
     as "x_t opposes the slip" and stays regular where the slip vanishes.
     """
     closed, sliding = mode
-    v = matvec(block.J, u) + block.cfm * x
     normal = jnp.where(closed, v[0] - block.wanted, x[0])
     aim = x[1:] - block.rate * v[1:]
     length = jnp.sqrt(dot(aim, aim) + jnp.finfo(v.dtype).tiny)
@@ -221,17 +284,120 @@ def contact_residual(mode: tuple[Array, Array], u: Array, x: Array, block: _Bloc
     return jnp.concatenate([normal[None], tangential])
 
 
-def row_residual(mode: tuple[Array, Array], u: Array, y: Array, row: _Row) -> Array:
-    """R of one joint row in a mode (at the lower bound, at the upper bound)."""
+def row_law(mode: tuple[Array, Array], v: Array, y: Array, row: _Row) -> Array:
+    """R of one joint row in a mode (at the lower bound, at the upper bound), v = J u + E y."""
     at_low, at_high = mode
-    inside = dot(row.J, u) + row.cfm * y - row.wanted
     # the bound that is not met may be infinite: it must not enter, not even as a tangent
     bound = jnp.where(at_low, row.low, jnp.where(at_high, row.high, 0.0))
-    return jnp.where(at_low | at_high, y - bound, inside)
+    return jnp.where(at_low | at_high, y - bound, v - row.wanted)
+
+
+class _Laws(NamedTuple):
+    """The laws of contacts or rows where they are now: R, dR/dv, dR/dx, and what gives their tangents."""
+
+    R: Array
+    Rv: Array
+    Rx: Array
+    part: tuple[Any, ...]
+
+
+def _linearised(law: Callable[..., Array], *items: Any) -> tuple[Array, Array, Array]:
+    """R, dR/dv and dR/dx of one contact or row."""
+    Rv, Rx = jax.jacfwd(law, argnums=(1, 2))(*items)
+    return law(*items), Rv, Rx
+
+
+def _laws(p: Problem, scales: _Scales, u: Array, x: Array, y: Array) -> tuple[_Laws, _Laws]:
+    """The laws of all contacts and of all rows, each in the mode that its impulse is in."""
+    blocks, rows = _blocks(p, scales.rate), _rows(p)
+    closed, sliding = jax.vmap(_mode, (None, 0, 0, 0))(u, x, blocks, scales.A)
+    low, high = jax.vmap(_mode_row, (None, 0, 0, 0))(u, y, rows, scales.a_row)
+    v, v_row = matvec(p.J, u) + p.cfm[:, None] * x, matvec(p.J_row, u) + p.cfm_row * y
+    idle = ~p.active_row  # an idle row stays where it is: at zero, as if that were its lower bound
+    rows = rows._replace(low=jnp.where(idle, 0.0, rows.low))
+    part, part_row = ((closed & p.active, sliding), v, x, blocks), ((low | idle, high), v_row, y, rows)
+    contact = _Laws(*jax.vmap(partial(_linearised, contact_law))(*part), (contact_law, *part))
+    return contact, _Laws(*jax.vmap(partial(_linearised, row_law))(*part_row), (row_law, *part_row))
+
+
+def _newton(p: Problem, scales: _Scales, now: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+    """A point along the Newton step for the laws in the modes that the impulses are in now: the first that is better than
+    where it started, or the best of all tried, which may be worse: the way to the right modes can lead uphill.
+
+    With dx = -E^-1 (R + Rv J du), E = Rx + cfm Rv, and M du = J^T dx, the step solves
+    (M + sum J^T E^-1 Rv J) du = -sum J^T E^-1 R, a matrix as sparse as M where only the world is touched.
+    """
+    x, y, before = now
+    u = velocity(p, x, y)
+
+    def contact(carry: tuple[Array, Array], item: tuple[Array, _Block, Array]) -> tuple[Any, Any]:
+        x, block, A = item
+        v = matvec(block.J, u) + block.cfm * x
+        R, Rv, Rx = _linearised(contact_law, _mode(u, x, block, A), v, x, block)
+        E_inv = _inverse3(Rx + jnp.maximum(block.cfm, SOFT * A[0, 0]) * Rv)
+        KJ, z = matmul(matmul(E_inv, Rv), block.J), matvec(E_inv, R)
+        H, b = carry
+        H = H + jnp.sum(block.J[:, :, None] * KJ[:, None, :], axis=0)
+        return (H, b - jnp.sum(block.J * z[:, None], axis=0)), (KJ, z)
+
+    def limit(carry: tuple[Array, Array], item: tuple[Array, _Row, Array]) -> tuple[Any, Any]:
+        y, row, a = item
+        R, Rv, Rx = _linearised(row_law, _mode_row(u, y, row, a), dot(row.J, u) + row.cfm * y, y, row)
+        E = Rx + jnp.maximum(row.cfm, SOFT * a) * Rv
+        H, b = carry
+        KJ, z = Rv / E * row.J, R / E
+        return (H + row.J[:, None] * KJ, b - row.J * z), (KJ, z)
+
+    zero, zeros = jnp.zeros((), x.dtype), jnp.zeros_like(p.free)
+    blocks = (x, _blocks(p, scales.rate), scales.A)
+    none = (jnp.zeros((3, len(zeros)), x.dtype), jnp.zeros(3, x.dtype))
+    system, (KJ, z) = visit(p.active, contact, lambda c, _: (c, none), (p.M, zeros), blocks)
+    system, (KJ_row, z_row) = visit(p.active_row, limit, lambda c, _: (c, (zeros, zero)), system, (y, _rows(p), scales.a_row))
+    du = _eliminated(*system)
+
+    def response(_: None, item: tuple[Array, Array]) -> tuple[None, Array]:
+        return None, -item[1] - matvec(item[0], du)
+
+    def response_row(_: None, item: tuple[Array, Array]) -> tuple[None, Array]:
+        return None, -item[1] - dot(item[0], du)
+
+    _, dx = visit(p.active, response, lambda _, item: (None, none[1]), None, (KJ, z))
+    _, dy = visit(p.active_row, response_row, lambda _, item: (None, zero), None, (KJ_row, z_row))
+
+    def point(length: Array) -> tuple[Array, Array, Array]:
+        xn = jnp.maximum(x[:, 0] + length * dx[:, 0], 0.0)
+        xt = _into_disc(x[:, 1:] + length * dx[:, 1:], p.friction * xn)
+        to = jnp.concatenate([xn[:, None], xt], axis=1)
+        to_row = jnp.clip(y + length * dy, p.low, p.high)
+        return to, to_row, residual(p, scales, to, to_row)
+
+    def shorter(carry: tuple[Any, Array]) -> tuple[Any, Array]:
+        best, length = carry
+        return _better(point(length), best), length / 2
+
+    full = (x + dx, y + dy, residual(p, scales, x + dx, y + dy))
+    full = (*full[:2], jnp.where(jnp.isnan(full[2]), jnp.inf, full[2]))
+    best, _ = lax.while_loop(lambda c: (c[1] > 0.1) & (c[0][2] >= before), shorter, (full, jnp.ones((), x.dtype)))
+    return best
+
+
+def _eliminated(H: Array, b: Array) -> Array:
+    """H^-1 b by elimination without pivots, leaves of the tree first, where M's branches bring no fill-in."""
+    H, b = H[::-1, ::-1], b[::-1]
+    rows: list[tuple[Array, Array]] = []
+    while len(b):
+        pivot = 1 / H[0, 0]
+        rows.append((H[0, 1:] * pivot, b[0] * pivot))
+        b = b[1:] - H[1:, 0] * rows[-1][1]
+        H = H[1:, 1:] - H[1:, :1] * rows[-1][0]
+    x = b
+    for row, value in reversed(rows):
+        x = jnp.concatenate([(value - dot(row, x))[None], x])
+    return x[::-1]
 
 
 class _Factors(NamedTuple):
-    """The linearised laws of contacts and rows, and their block elimination."""
+    """C of contacts and rows, and the factors of their block elimination."""
 
     C: Array
     C_row: Array
@@ -239,47 +405,36 @@ class _Factors(NamedTuple):
     row: tuple[Array, ...]
 
 
-def _factor(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[_Factors, Any]:
-    """Factors at (x, y), and (law, mode, velocity, impulses, data) of the contacts and of the rows."""
-    u = velocity(p, x, y)
-    mode, mode_row = modes(p, scales, x, y)
-    parts = (contact_residual, mode, u, x, _blocks(p, scales.rate)), (row_residual, mode_row, u, y, _rows(p))
-    (C, E), (C_row, E_row) = (_linearise(*part) for part in parts)
-    T, contact = lax.scan(_eliminate, jnp.eye(len(u), dtype=u.dtype), (C, E, p.Y))
-    _, row = lax.scan(_eliminate, T, (C_row[:, None], E_row[:, None, None], p.Y_row[..., None]))
-    return _Factors(C, C_row, contact, row), parts
+def _factor(p: Problem, contact: _Laws, row: _Laws) -> _Factors:
+    """Block elimination of the linearised laws; see the head of this file."""
+    C, E = matmul(contact.Rv, p.J), contact.Rx + p.cfm[:, None, None] * contact.Rv
+    C_row, E_row = row.Rv[:, None] * p.J_row, row.Rx + p.cfm_row * row.Rv
+    nv = len(p.free)
+    idle = (jnp.eye(3, dtype=C.dtype), jnp.zeros((3, nv), C.dtype), jnp.zeros((nv, 3), C.dtype))
+    idle_row = (jnp.eye(1, dtype=C.dtype), jnp.zeros((1, nv), C.dtype), jnp.zeros((nv, 1), C.dtype))
+    items, items_row = (C, E, p.Y), (C_row[:, None], E_row[:, None, None], p.Y_row[..., None])
+    T, factors = visit(p.active, _eliminate, lambda T, _: (T, idle), jnp.eye(nv, dtype=C.dtype), items)
+    _, factors_row = visit(p.active_row, _eliminate, lambda T, _: (T, idle_row), T, items_row)
+    return _Factors(C, C_row, factors, factors_row)
 
 
 def _substitute(p: Problem, factors: _Factors, s: Array, r: Array, r_row: Array) -> tuple[Array, Array]:
     """dx and dy with C du + E dx + r = 0 and du = s + Y dx + Y_row dy."""
-    s, z = lax.scan(_forward, s, (factors.C, r, *factors.contact))
-    _, z_row = lax.scan(_forward, s, (factors.C_row[:, None], r_row[:, None], *factors.row))
-    a, dy = lax.scan(_backward, jnp.zeros_like(s), (z_row, p.Y_row[..., None], *factors.row), reverse=True)
-    _, dx = lax.scan(_backward, a, (z, p.Y, *factors.contact), reverse=True)
-    return dx, dy[:, 0]
+
+    def skip(s: Array, item: Any) -> tuple[Array, Array]:
+        return s, jnp.zeros(item[-3].shape[0], s.dtype)
+
+    items, items_row = (factors.C, r, *factors.contact), (factors.C_row[:, None], r_row[:, None], *factors.row)
+    s, z = visit(p.active, _forward, skip, s, items)
+    _, z_row = visit(p.active_row, _forward, skip, s, items_row)
+    # backwards: the last row first
+    a, dy = visit(p.active_row[::-1], _backward, skip, jnp.zeros_like(s), _reversed((z_row, p.Y_row[..., None], *factors.row)))
+    _, dx = visit(p.active[::-1], _backward, skip, a, _reversed((z, p.Y, *factors.contact)))
+    return dx[::-1], dy[::-1, 0]
 
 
-def _newton(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[Array, Array, Array]:
-    """The best of a few points along the Newton step for the laws in the modes that the impulses are in now.
-
-    It may be worse than where it started: the way to the right modes can lead uphill.
-    """
-    factors, (contact, row) = _factor(p, scales, x, y)
-    r = jax.vmap(contact[0], (0, None, 0, 0))(*contact[1:])
-    r_row = jax.vmap(row[0], (0, None, 0, 0))(*row[1:])
-    dx, dy = _substitute(p, factors, jnp.zeros_like(p.free), r, r_row)
-
-    def point(length: Array, projected: Array) -> tuple[Array, Array, Array]:
-        xn = jnp.maximum(x[:, 0] + length * dx[:, 0], 0.0)
-        xt = _into_disc(x[:, 1:] + length * dx[:, 1:], p.friction * xn)
-        to = jnp.where(projected, jnp.concatenate([xn[:, None], xt], axis=1), x + dx)
-        to_row = jnp.where(projected, jnp.clip(y + length * dy, p.low, p.high), y + dy)
-        return to, to_row, residual(p, scales, to, to_row)
-
-    lengths = jnp.array([1.0, 1.0, 0.5, 0.25, 0.1], x.dtype)
-    points = jax.vmap(point)(lengths, jnp.arange(5) > 0)
-    best = jnp.nanargmin(points[2])
-    return jax.tree.map(lambda z: z[best], points)
+def _reversed(items: tuple[Array, ...]) -> tuple[Array, ...]:
+    return tuple(x[::-1] for x in items)
 
 
 @solve_implicitly.defjvp
@@ -287,28 +442,27 @@ def _solve_jvp(iterations: int, tolerance: float, primals: Any, tangents: Any) -
     p, start = primals
     dp: Problem = tangents[0]
     x, y, error, count = solve_implicitly(iterations, tolerance, p, start)
-    factors, (contact, row) = _factor(p, _scales(p), x, y)
+    u = velocity(p, x, y)
+    contact, row = _laws(p, _scales(p), u, x, y)
+    factors = _factor(p, contact, row)
     still = jnp.zeros_like(p.wanted)
-    r = _data_tangents(contact, _blocks(dp, still))
-    r_row = _data_tangents(row, _rows(dp))
+    dv = matvec(dp.J, u) + dp.cfm[:, None] * x
+    dv_row = matvec(dp.J_row, u) + dp.cfm_row * y
+    r = matvec(contact.Rv, dv) + _data_tangents(contact.part, _blocks(dp, still))
+    r_row = row.Rv * dv_row + _data_tangents(row.part, _rows(dp))
     s = dp.free + jnp.einsum("nvk,nk->v", dp.Y, x) + y @ dp.Y_row
     dx, dy = _substitute(p, factors, s, r, r_row)
     return (x, y, error, count), (dx, dy, jnp.zeros_like(error), np.zeros((), jax.dtypes.float0))
 
 
-def _linearise(residual: Callable[..., Array], mode: Any, u: Array, x: Array, data: Any) -> tuple[Array, Array]:
-    """C = dR/du and E = dR/dx of every contact or row."""
-    return jax.vmap(jax.jacfwd(residual, argnums=(1, 2)), (0, None, 0, 0))(mode, u, x, data)
-
-
 def _data_tangents(part: tuple[Any, ...], ddata: Any) -> Array:
-    """What a change of the data contributes to R of every contact or row, at fixed velocity and impulses."""
-    law, mode, u, x, data = part
+    """What a change of the data contributes to R of every contact or row, at fixed v and impulses."""
+    law, mode, v, x, data = part
 
-    def tangent(mode: Any, x: Array, data: Any, ddata: Any) -> Array:
-        return jax.jvp(lambda d: law(mode, u, x, d), (data,), (ddata,))[1]
+    def tangent(mode: Any, v: Array, x: Array, data: Any, ddata: Any) -> Array:
+        return jax.jvp(lambda d: law(mode, v, x, d), (data,), (ddata,))[1]
 
-    return jax.vmap(tangent)(mode, x, data, ddata)
+    return jax.vmap(tangent)(mode, v, x, data, ddata)
 
 
 def _eliminate(T: Array, item: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:

@@ -29,7 +29,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from flexor.contact.contacts import Contacts, contact_jacobian, tapped
-from flexor.contact.implicit import Problem, solve_implicitly
+from flexor.contact.implicit import Problem, solve_implicitly, visit
 from flexor.dynamics import Kinematics
 from flexor.model.model import Model, Pairs
 from flexor.spatial import matvec
@@ -74,14 +74,15 @@ class NCP(eqx.Module):
         q: Float[Array, " nq"],
         qd: Float[Array, " nv"],
         free: Float[Array, " nv"],
-        chol: Float[Array, "nv nv"],
+        M: Float[Array, "nv nv"],
         dt: Float[Array, ""],
         memory: Impulses,
     ) -> tuple[Float[Array, " nv"], Float[Array, " nv"], Impulses]:
         """Velocity after the step, displacement over the step, and the impulses.
 
-        `free` is the velocity after the step without contact, `chol` the factor of `factor_inertia`.
+        `free` is the velocity after the step without contact, M the joint-space inertia with what damping adds to it.
         """
+        chol = factor_inertia(M)
         contacts, depth = tapped(contacts)
         near = _nearest(depth, self.most)
         J = contact_jacobian(model, kin, contacts, near)
@@ -92,12 +93,15 @@ class NCP(eqx.Module):
         rows, distance, low, high, cfm, baumgarte = _joint_rows(model, q, dt)
         hit_row, wanted_row = impact(distance, matvec(rows, qd), matvec(rows, free), dt, 0.0, baumgarte, self.push_out)
         wanted_row = jnp.where(jnp.isinf(high), wanted_row, 0.0)  # dry friction wants no velocity at all
-        problem = Problem(
-            free, J, _response(chol, J), wanted, c.cfm, _near(contacts.friction, near),
-            rows, _response(chol, rows), wanted_row, cfm, low, high,
-        )  # fmt: skip
         keep = 1.0 if self.warm_start else 0.0
         start = (keep * _near(memory.contact, near), keep * memory.joint)
+        active = _reachable(_near(-depth, near), free_normal, dt) | (start[0][:, 0] > 0)
+        active_row = jnp.isfinite(high) | _reachable(distance, matvec(rows, free), dt) | (start[1] > 0)
+        Y = visit(active, lambda _, j: (None, solve_inertia(chol, j.T)), lambda _, j: (None, jnp.zeros_like(j.T)), None, J)[1]
+        problem = Problem(
+            free, M, J, Y, wanted, c.cfm, _near(contacts.friction, near),
+            rows, _row_response(model, chol, active_row), wanted_row, cfm, low, high, active, active_row,
+        )  # fmt: skip
         x, y, residual, count = solve_implicitly(self.iterations, self.tolerance, problem, start)
         full, y = _tapped(model, _spread(x, near, depth), y, dt)
         push = matvec(problem.Y, _near(full, near))
@@ -146,11 +150,19 @@ def solve_inertia(chol: Float[Array, "nv nv"], b: Float[Array, "nv *n"]) -> Floa
     return jax.scipy.linalg.cho_solve((chol, True), b[::-1])[::-1]
 
 
-def _response(chol: Array, J: Array) -> Array:
-    """M^-1 J^T for rows (n, nv), or for blocks of rows (n, k, nv) as (n, nv, k)."""
-    nv = chol.shape[0]
-    solved = solve_inertia(chol, J.reshape(-1, nv).T).T.reshape(J.shape)
-    return jnp.swapaxes(solved, -1, -2) if J.ndim == 3 else solved
+def _row_response(model: Model, chol: Array, active: Array) -> Array:
+    """M^-1 of the joint rows' Jacobian: a column of M^-1 for every joint, shared by its two limits."""
+    limited, dry = model.topology.v_start[model.topology.limited], _dry(model)
+    n, nv = len(limited), chol.shape[0]
+    used = jnp.concatenate([active[:n] | active[n : 2 * n], active[2 * n :]])
+    eye = jnp.asarray(np.eye(nv)[np.concatenate([limited, dry])], chol.dtype)
+    _, Y = visit(used, lambda _, e: (None, solve_inertia(chol, e)), lambda _, e: (None, jnp.zeros_like(e)), None, eye)
+    return jnp.concatenate([Y[:n], -Y[:n], Y[n:]])
+
+
+def _reachable(distance: Array, free: Array, dt: Array) -> Array:
+    """Whether a gap may close within the step: by twice the free velocity, or by what impulses elsewhere may add, 1 m/s."""
+    return distance < dt * (1 + 2 * jnp.maximum(-free, 0.0))
 
 
 def _dry(model: Model) -> np.ndarray:

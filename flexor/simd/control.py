@@ -13,7 +13,7 @@ from flexor.simd.arrays import Array, copied, copy_into, nodes, reader, shifted,
 from flexor.simd.interpreter import CALLS, Interpreter, cost
 from flexor.simd.program import BOOL, I64, Carry, Loop, Program
 
-UNROLL = 12000  # elements computed by a loop that is still written out
+UNROLL = 100000  # elements computed by a loop that is still written out
 CHEAP = 64  # elements of a branch that is computed rather than jumped over
 
 
@@ -214,14 +214,27 @@ def _cond(it: Interpreter, eqn: Any, index: Array, *args: Array) -> list[Array]:
     if p.value.get(which) is not None:
         return it.closed(branches[int(np.clip(p.value[which], 0, len(branches) - 1))], args)
     masks = [p.node("eq", BOOL, which, p.const(k, p.dtype[which])) for k in range(len(branches))]
-    if sum(cost(b) for b in branches) <= CHEAP:
-        results = [[nodes(p, x) for x in it.closed(b, args)] for b in branches]
-    else:
-        results = [_guarded(it, b, mask, args, eqn.outvars) for b, mask in zip(branches, masks, strict=True)]
-    out = results[0]
-    for mask, values in zip(masks[1:], results[1:], strict=True):
-        out = [_chosen(p, mask, new, old) for new, old in zip(values, out, strict=True)]
+    # cheap branches are computed for all lanes, the others where a lane wants them
+    order = sorted(range(len(branches)), key=lambda k: cost(branches[k]) > CHEAP)
+    out: list[np.ndarray] | None = None
+    for k in order:
+        if out is None:
+            guard = cost(branches[k]) > CHEAP
+            out = _guarded(it, branches[k], masks[k], args, _zeros(p, eqn.outvars)) if guard else _results(it, branches[k], args)
+        elif cost(branches[k]) > CHEAP:
+            out = _guarded(it, branches[k], masks[k], args, out)
+        else:
+            out = [_chosen(p, masks[k], new, old) for new, old in zip(_results(it, branches[k], args), out, strict=True)]
+    assert out is not None
     return [Array(ids, np.dtype(v.aval.dtype)) for ids, v in zip(out, eqn.outvars, strict=True)]
+
+
+def _results(it: Interpreter, body: Any, args: Sequence[Array]) -> list[np.ndarray]:
+    return [nodes(it.p, x) for x in it.closed(body, args)]
+
+
+def _zeros(p: Program, outvars: list[Any]) -> list[np.ndarray]:
+    return [np.full(v.aval.shape, p.const(0, np.dtype(v.aval.dtype)), dtype=np.int64) for v in outvars]
 
 
 def _chosen(p: Program, mask: int, new: np.ndarray, old: np.ndarray) -> np.ndarray:
@@ -229,20 +242,20 @@ def _chosen(p: Program, mask: int, new: np.ndarray, old: np.ndarray) -> np.ndarr
     return np.array([p.node("select", p.dtype[a], mask, a, b) for a, b in pairs], dtype=np.int64).reshape(new.shape)
 
 
-def _guarded(it: Interpreter, body: Any, mask: int, args: Sequence[Array], outvars: list[Any]) -> list[np.ndarray]:
-    """The results of a branch, or zeros where no lane wants it."""
+def _guarded(it: Interpreter, body: Any, mask: int, args: Sequence[Array], otherwise: list[np.ndarray]) -> list[np.ndarray]:
+    """The results of a branch where the mask says so, and `otherwise` elsewhere; skipped where no lane wants it."""
     p = it.p
     branch = p.branch(mask)
     with p.inside(branch, branch.body):
-        inner = [nodes(p, x) for x in it.closed(body, args)]
+        inner = [_chosen(p, mask, new, old) for new, old in zip(_results(it, body, args), otherwise, strict=True)]
     out = []
-    for ids, v in zip(inner, outvars, strict=True):
-        zero, after = p.const(0, np.dtype(v.aval.dtype)), []
-        for n in ids.ravel().tolist():
-            seen = p.after(branch, p.dtype[n], p.uniform[n] and p.uniform[mask])
-            branch.carries.append(Carry(-1, zero, n, seen))
-            after.append(seen)
-        out.append(np.array(after, dtype=np.int64).reshape(ids.shape))
+    for ids, old in zip(inner, otherwise, strict=True):
+        after = ids.copy().ravel()
+        for k, (n, o) in enumerate(zip(ids.ravel().tolist(), old.ravel().tolist(), strict=True)):
+            if n != o:
+                after[k] = p.after(branch, p.dtype[n], p.uniform[n] and p.uniform[o] and p.uniform[mask])
+                branch.carries.append(Carry(-1, o, n, int(after[k])))
+        out.append(after.reshape(ids.shape))
     p.effects.append(branch)
     return out
 

@@ -173,6 +173,14 @@ class Program:
             found = shared[key] = self._append(op, dtype, args, place, uniform)
         return found
 
+    def reciprocal(self, one: int, divisor: int, region: int) -> int:
+        """1 / divisor in a given region, where all divisions by it are."""
+        key = ("div", self.dtype[divisor].char, (one, divisor))
+        shared = self.regions[region].shared
+        if key not in shared:
+            shared[key] = self._append("div", self.dtype[divisor], (one, divisor), region, self.uniform[divisor])
+        return shared[key]
+
     def _append(self, op: str, dtype: np.dtype, args: tuple[Any, ...], region: int, uniform: bool) -> int:
         self.op.append(op)
         self.dtype.append(dtype)

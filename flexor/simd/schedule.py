@@ -23,6 +23,7 @@ def schedule(p: Program, outputs: list[Buffer]) -> Schedule:
     writers: dict[int, list[Store]] = {}
     _walk(p.block, BLOCK, place, writers)
     nodes, effects = _live(p, outputs, place, writers)
+    nodes = _reciprocals(p, nodes)
     uses = [0] * len(p.op)
     for _, operands in _uses(p, nodes, effects, place):
         for a in operands:
@@ -115,6 +116,24 @@ def _uses(p: Program, nodes: list[int], effects: dict[int, Any], place: dict[int
             found.append((e.region, [c.next for c in e.carries]))
             found.append((e.region, [e.going]) if isinstance(e, Loop) else (here, [e.mask]))
     return found
+
+
+def _reciprocals(p: Program, nodes: list[int]) -> list[int]:
+    """Divisions that share a divisor become products with its reciprocal: a rounding more, a dozen cycles less for each."""
+    shared: dict[tuple[int, int], list[int]] = {}
+    for n in nodes:
+        if p.op[n] == "div" and p.dtype[n].kind == "f":
+            shared.setdefault((p.args[n][1], p.region[n]), []).append(n)
+    out = list(nodes)
+    for (divisor, region), group in shared.items():
+        if len(group) > 1:
+            one = p.const(1, p.dtype[divisor])
+            inverse = p.reciprocal(one, divisor, region)
+            out += [m for m in (one, inverse) if m not in group]
+            for n in group:
+                if n != inverse:
+                    p.op[n], p.args[n] = "mul", (p.args[n][0], inverse)
+    return list(dict.fromkeys(out))
 
 
 def _fuse(p: Program, nodes: list[int], uses: list[int]) -> None:

@@ -97,9 +97,9 @@ class RigidSolver(AbstractSolver):
         force = force - bias + jnp.sum(kin.S * pushes, axis=-1)
         M = crba(model, kin)
         extra = self.integrator.extra_inertia(model, dt)
-        chol = factor_inertia(M if extra is None else M + jnp.diag(extra))
-        free = qd + dt * tap("joint.acceleration", solve_inertia(chol, force))
-        u, displacement, memory = contact.resolve(model, kin, detect(model, kin), q, qd, free, chol, dt, memory)
+        M = M if extra is None else M + jnp.diag(extra)
+        free = qd + dt * tap("joint.acceleration", solve_inertia(factor_inertia(M), force))
+        u, displacement, memory = contact.resolve(model, kin, detect(model, kin), q, qd, free, M, dt, memory)
         return integrate(model, q, displacement), u, memory
 
 

@@ -79,10 +79,10 @@ def test_laws_hold_when_converged(robot, dtype):
     def laws(q, qd):
         kin = fx.dynamics.forward_kinematics(model, q)
         contacts = fx.contact.detect(model, kin)
-        chol = ncp.factor_inertia(fx.dynamics.crba(model, kin))
-        free = qd - DT * ncp.solve_inertia(chol, fx.dynamics.bias_force(model, kin, qd))
+        M = fx.dynamics.crba(model, kin)
+        free = qd - DT * ncp.solve_inertia(ncp.factor_inertia(M), fx.dynamics.bias_force(model, kin, qd))
         dt = jnp.asarray(DT, dtype)
-        u, _, out = contact.resolve(model, kin, contacts, q, qd, free, chol, dt, contact.init(model, contacts))
+        u, _, out = contact.resolve(model, kin, contacts, q, qd, free, M, dt, contact.init(model, contacts))
         J = fx.contact.contact_jacobian(model, kin, contacts)
         v = J @ u + contacts.pairs.cfm[:, None] * out.contact
         c = contacts.pairs
