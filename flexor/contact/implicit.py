@@ -28,6 +28,10 @@ from jaxtyping import Array, Bool, Float
 from flexor.spatial import cross, dot, matmul, matvec
 
 
+import os
+NEWTON=int(os.environ.get('NW','3'))
+FIRST=int(os.environ.get('FS','1'))
+SHORT=float(os.environ.get('SH','0.1'))
 SWEEPS = 32  # the largest number of sweeps in an iteration
 STALE = 5  # iterations without progress after which there is no hope of any
 SOFT = 1e-7  # compliance that Newton's method lends to a contact that has none, as a share of its response
@@ -121,7 +125,8 @@ def solve_implicitly(
 
     def iterate(carry: tuple[Any, Any, Array, Array]) -> tuple[Any, Any, Array, Array]:
         now, before, count, stale = carry
-        x, y = lax.fori_loop(0, jnp.minimum(2**count, SWEEPS), lambda _, z: _sweep(p, scales, *z), now[:2])
+        sweeps = jnp.minimum(FIRST * 2**count, SWEEPS)
+        _, x, y = lax.fori_loop(0, sweeps, lambda _, z: _sweep(p, scales, *z), (velocity(p, *now[:2]), *now[:2]))
         now = swept = (x, y, residual(p, scales, x, y))
 
         def descend(inner: tuple[Any, Any, Array]) -> tuple[Any, Any, Array]:
@@ -129,7 +134,7 @@ def solve_implicitly(
             return now, _better(now, inner[1]), inner[2] + 1
 
         start = (now, _better(now, before), jnp.zeros((), int))
-        now, best, _ = lax.while_loop(lambda c: (c[2] < 3) & (c[1][2] > floor), descend, start)
+        now, best, _ = lax.while_loop(lambda c: (c[2] < NEWTON) & (c[1][2] > floor), descend, start)
         # sweeps go on from where they were, unless Newton's method came closer
         now = _better(now, swept)
         return now, best, count + 1, jnp.where(best[2] < 0.9 * before[2], 0, stale + 1)
@@ -221,13 +226,12 @@ def _mode_row(u: Array, y: Array, row: _Row, a: Array) -> tuple[Array, Array]:
     return aim <= row.low, aim >= row.high
 
 
-def _sweep(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[Array, Array]:
-    """One projected Gauss-Seidel sweep over all contacts, then over all rows."""
-    u = velocity(p, x, y)
+def _sweep(p: Problem, scales: _Scales, u: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
+    """One projected Gauss-Seidel sweep over all contacts, then over all rows; u is the velocity with these impulses."""
     items = (x, _blocks(p, scales.rate), p.Y, scales.A, scales.A_inv)
     u, x = visit(p.active, _visit_contact, lambda u, item: (u, item[0]), u, items)
-    _, y = visit(p.active_row, _visit_row, lambda u, item: (u, item[0]), u, (y, _rows(p), p.Y_row, scales.a_row))
-    return x, y
+    u, y = visit(p.active_row, _visit_row, lambda u, item: (u, item[0]), u, (y, _rows(p), p.Y_row, scales.a_row))
+    return u, x, y
 
 
 def _visit_contact(u: Array, item: tuple[Any, ...]) -> tuple[Array, Array]:
@@ -377,7 +381,7 @@ def _newton(p: Problem, scales: _Scales, now: tuple[Array, Array, Array]) -> tup
 
     full = (x + dx, y + dy, residual(p, scales, x + dx, y + dy))
     full = (*full[:2], jnp.where(jnp.isnan(full[2]), jnp.inf, full[2]))
-    best, _ = lax.while_loop(lambda c: (c[1] > 0.1) & (c[0][2] >= before), shorter, (full, jnp.ones((), x.dtype)))
+    best, _ = lax.while_loop(lambda c: (c[1] > SHORT) & (c[0][2] >= before), shorter, (full, jnp.ones((), x.dtype)))
     return best
 
 

@@ -95,7 +95,7 @@ def _translate(jaxpr: Any, signature: Signature, lanes: int, target: str) -> tup
     parts = [kernel.text, handler(target, lanes, kernel.scratch, len(inputs), len(outputs), _counted(signature))]
     if lanes > 1:
         parts += [transpose(lanes, s) for s in sizes] + [lane_sum(lanes, s) for s in sums]
-    parts.append(f'attributes #0 = {{ nounwind noinline "prefer-vector-width"="{8 * machine.vector_bytes()}" }}')
+    parts.append(f'attributes #0 = {{ nounwind noinline alignstack=64 "prefer-vector-width"="{8 * machine.vector_bytes()}" }}')
     times.append(time.perf_counter())
     seconds = {"program": times[1] - times[0], "ir": times[2] - times[1]}
     return "\n".join(parts), count(p, plan), seconds

@@ -13,7 +13,8 @@ from flexor.simd.arrays import Array, copied, copy_into, nodes, reader, shifted,
 from flexor.simd.interpreter import CALLS, Interpreter, cost
 from flexor.simd.program import BOOL, I64, Carry, Loop, Program
 
-UNROLL = 100000  # elements computed by a loop that is still written out
+UNROLL = 40000  # nodes of a loop that is still written out
+TRY = 2000000  # elements of a loop that is worth a try
 CHEAP = 64  # elements of a branch that is computed rather than jumped over
 
 
@@ -44,7 +45,8 @@ def _uniform_equation(eqn: Any, given: list[bool]) -> list[bool]:
         carry = uniform_carry(eqn.params["jaxpr"], given[:consts], given[consts : consts + n], given[consts + n :])
         return [*carry, *uniform_results(eqn.params["jaxpr"], [*given[:consts], *carry, *given[consts + n :]])[n:]]
     if name == "while":
-        return uniform_while(eqn.params, given)
+        carry, together = uniform_while(eqn.params, given)
+        return [c and together for c in carry]
     if name == "cond":
         parts = [uniform_results(b, given[1:]) for b in eqn.params["branches"]]
         return [given[0] and all(flags) for flags in zip(*parts, strict=True)]
@@ -62,15 +64,11 @@ def uniform_carry(body: Any, consts: Sequence[bool], start: Sequence[bool], rest
         carry = new
 
 
-def uniform_while(params: Any, given: Sequence[bool]) -> list[bool]:
-    """Which carried values of a while loop stay uniform: none, if lanes leave it at different times."""
+def uniform_while(params: Any, given: Sequence[bool]) -> tuple[list[bool], bool]:
+    """Which carried values of a while loop are the same in all lanes that are still in it, and whether all leave together."""
     nc, nb = params["cond_nconsts"], params["body_nconsts"]
     carry = uniform_carry(params["body_jaxpr"], given[nc : nc + nb], given[nc + nb :], [])
-    while True:
-        together = uniform_results(params["cond_jaxpr"], [*given[:nc], *carry])[0]
-        if together or not any(carry):
-            return carry
-        carry = [False] * len(carry)
+    return carry, uniform_results(params["cond_jaxpr"], [*given[:nc], *carry])[0]
 
 
 # carried values
@@ -80,7 +78,7 @@ class _Carried:
     """Values handed from one run of a loop to the next: nodes, or memory where they are large."""
 
     def __init__(self, p: Program, loop: Loop, starts: list[Array], flags: list[bool]):
-        self.p, self.loop, self.starts = p, loop, starts
+        self.p, self.loop = p, loop
         self.large = [x.in_loops for x in starts]
         self.memory = [copied(p, x) if large else None for x, large in zip(starts, self.large, strict=True)]
         self.start_nodes = [None if m else nodes(p, x) for m, x in zip(self.memory, starts, strict=True)]
@@ -91,14 +89,23 @@ class _Carried:
             ]
 
     def finish(self, new: list[Array], going: int | None) -> list[Array]:
-        """Ends the body: the values become `new` where `going`. Returns them as they are seen after the loop."""
+        """Ends the body: the values become `new` where `going`. Returns them as they are seen after the loop.
+
+        A value that is the same in all lanes still going stays a scalar inside the loop; lanes that have left keep their own.
+        """
         p, carries = self.p, []
         with p.inside(self.loop, self.loop.body):
             waiting = [self._moved(m, x) for m, x in zip(self.memory, new, strict=True) if m]
             for x, inner, start in zip(new, self.inner, self.start_nodes, strict=True):
                 if start is not None:
                     triples = zip(inner.at.ravel().tolist(), start.ravel().tolist(), nodes(p, x).ravel().tolist(), strict=True)
-                    carries += [(i, s, n if going is None else p.node("select", p.dtype[i], going, n, i)) for i, s, n in triples]
+                    for i, s, n in triples:
+                        kept = i
+                        if going is not None and p.uniform[i]:
+                            self.loop.carries.append(Carry(i, s, n, p.after(self.loop, p.dtype[i], True)))
+                            with p.inside(self.loop, self.loop.head):
+                                kept = p.phi(p.dtype[i], False)
+                        carries.append((kept, s, n if going is None else p.node("select", p.dtype[i], going, n, kept)))
             if waiting:
                 p.hold([n for _, _, n in carries])
             for memory, x in waiting:
@@ -140,8 +147,10 @@ def _scan(it: Interpreter, eqn: Any, *args: Array) -> list[Array]:
     body, length = q["jaxpr"], q["length"]
     consts, n = q["num_consts"], q["num_carry"]
     fixed, carry, xs = list(args[:consts]), list(args[consts : consts + n]), list(args[consts + n :])
-    if length * max(cost(body), 1) <= UNROLL or length <= 1:
-        return _unrolled(it, body, length, q["reverse"], fixed, carry, xs, eqn.outvars[n:])
+    if length * cost(body) <= TRY or length <= 1:
+        written = _unrolled(it, body, length, q["reverse"], fixed, carry, xs, eqn.outvars[n:])
+        if written is not None:
+            return written
     flags = uniform_carry(body, [uniform(p, x) for x in fixed], [uniform(p, x) for x in carry], [uniform(p, x) for x in xs])
     rows = [strided(p, x) for x in xs]
     stacks = [p.buffer(np.dtype(v.aval.dtype), int(np.prod(v.aval.shape))) for v in eqn.outvars[n:]]
@@ -170,10 +179,14 @@ def _scan(it: Interpreter, eqn: Any, *args: Array) -> list[Array]:
 def _unrolled(
     it: Interpreter, body: Any, length: int, reverse: bool, fixed: list[Array], carry: list[Array], xs: list[Array],
     outvars: list[Any],
-) -> list[Array]:  # fmt: skip
-    n = len(carry)
+) -> list[Array] | None:  # fmt: skip
+    """All runs of the body one after the other; None, with nothing done, where the first shows that this is too much."""
+    n, before, effects = len(carry), len(it.p.op), len(it.p.effects)
     ys: list[list[Array]] = [[] for _ in outvars]
-    for k in range(length - 1, -1, -1) if reverse else range(length):
+    for count, k in enumerate(range(length - 1, -1, -1) if reverse else range(length)):
+        if count == 1 and (len(it.p.op) - before) * length > UNROLL:
+            del it.p.effects[effects:]
+            return None
         out = it.closed(body, [*fixed, *carry, *(x.with_at(x.at[k]) for x in xs)])
         carry = out[:n]
         for y, stack in zip(out[n:], ys, strict=True):
@@ -196,14 +209,17 @@ def _while(it: Interpreter, eqn: Any, *args: Array) -> list[Array]:
     q, p = eqn.params, it.p
     nc, nb = q["cond_nconsts"], q["body_nconsts"]
     test, fixed, carry = args[:nc], args[nc : nc + nb], list(args[nc + nb :])
-    flags = uniform_while(q, [uniform(p, x) for x in args])
+    flags, together = uniform_while(q, [uniform(p, x) for x in args])
     loop = p.loop()
     carried = _Carried(p, loop, carry, flags)
     with p.inside(loop, loop.head):
-        loop.going = int(nodes(p, it.closed(q["cond_jaxpr"], [*test, *carried.inner])[0]).reshape(()))
+        going = int(nodes(p, it.closed(q["cond_jaxpr"], [*test, *carried.inner])[0]).reshape(()))
+        alive = p.phi(BOOL, together)  # a lane that has left does not come back
+        loop.going = going if together else p.node("and", BOOL, alive, going)
     with p.inside(loop, loop.body):
         out = it.closed(q["body_jaxpr"], [*fixed, *carried.inner])
-    final = carried.finish(out, None if p.uniform[loop.going] else loop.going)
+    loop.carries.append(Carry(alive, p.const(True, BOOL), loop.going, p.after(loop, BOOL, together)))
+    final = carried.finish(out, None if together else loop.going)
     p.effects.append(loop)
     return final
 
