@@ -3,7 +3,7 @@
 `load` a robot, give it to a `Simulator`, `rollout`: see README.md and docs/.
 """
 
-from flexor import contact, dynamics, spatial
+from flexor import contact, dynamics, simd, spatial
 from flexor.certify import Certificate, certify
 from flexor.contact import NCP, Andersson, BrownMcPhee, Contacts, Hollars, Penalty, SmoothedCoulomb
 from flexor.model.description import DescriptionError, ModelWarning
@@ -56,6 +56,7 @@ __all__ = [
     "parameters",
     "replace",
     "save",
+    "simd",
     "spatial",
     "taps",
 ]

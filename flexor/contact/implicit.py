@@ -2,7 +2,7 @@
 
 Projected Gauss-Seidel finds who touches, sticks and slides, but its error shrinks slowly where contacts are redundant (a box
 on four corners); Newton's method is fast where the modes are right and lost where they are not. Each iteration is therefore a
-number of sweeps (1, 2, 4, ...) followed by up to three Newton steps in the modes that they found, and the better of the two
+number of sweeps (4, 8, 16, ...) followed by up to three Newton steps in the modes that they found, and the better of the two
 points is kept. Mostly the first iteration ends it.
 
 At the solution every contact is open, sticking or sliding, and every joint row free or at a bound. Within its mode it obeys
@@ -28,11 +28,8 @@ from jaxtyping import Array, Bool, Float
 from flexor.spatial import cross, dot, matmul, matvec
 
 
-import os
-NEWTON=int(os.environ.get('NW','3'))
-FIRST=int(os.environ.get('FS','1'))
-SHORT=float(os.environ.get('SH','0.1'))
-SWEEPS = 32  # the largest number of sweeps in an iteration
+SWEEPS = (4, 32)  # sweeps in the first iteration, doubled from one to the next, and at most
+NEWTON = 3  # Newton steps in an iteration
 STALE = 5  # iterations without progress after which there is no hope of any
 SOFT = 1e-7  # compliance that Newton's method lends to a contact that has none, as a share of its response
 
@@ -125,7 +122,7 @@ def solve_implicitly(
 
     def iterate(carry: tuple[Any, Any, Array, Array]) -> tuple[Any, Any, Array, Array]:
         now, before, count, stale = carry
-        sweeps = jnp.minimum(FIRST * 2**count, SWEEPS)
+        sweeps = jnp.minimum(SWEEPS[0] * 2**count, SWEEPS[1])
         _, x, y = lax.fori_loop(0, sweeps, lambda _, z: _sweep(p, scales, *z), (velocity(p, *now[:2]), *now[:2]))
         now = swept = (x, y, residual(p, scales, x, y))
 
@@ -381,7 +378,7 @@ def _newton(p: Problem, scales: _Scales, now: tuple[Array, Array, Array]) -> tup
 
     full = (x + dx, y + dy, residual(p, scales, x + dx, y + dy))
     full = (*full[:2], jnp.where(jnp.isnan(full[2]), jnp.inf, full[2]))
-    best, _ = lax.while_loop(lambda c: (c[1] > SHORT) & (c[0][2] >= before), shorter, (full, jnp.ones((), x.dtype)))
+    best, _ = lax.while_loop(lambda c: (c[1] > 0.1) & (c[0][2] >= before), shorter, (full, jnp.ones((), x.dtype)))
     return best
 
 

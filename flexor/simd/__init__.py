@@ -1,0 +1,7 @@
+"""A `vmap` for CPUs: the jaxpr of one example becomes a kernel with an example in every SIMD lane. See README.md beside this file."""
+
+from flexor.simd.api import jit, vmap
+from flexor.simd.arrays import UnsupportedError
+from flexor.simd.inspection import Inspection, inspect, primitives
+
+__all__ = ["Inspection", "UnsupportedError", "inspect", "jit", "primitives", "vmap"]

@@ -18,16 +18,16 @@ BOOL = np.dtype(bool)
 
 def simplify(p: "Program", op: str, dtype: np.dtype, args: tuple[int, ...]) -> int | None:
     """A node that already has the value of `op` on `args`, or None."""
-    values = [p.value.get(a) for a in args]
-    if all(v is not None for v in values) and op in FOLD:
-        with np.errstate(all="ignore"):
-            return p.const(FOLD[op](dtype, *values), dtype)
+    known = p.value
+    for a in args:
+        if a not in known:
+            break
+    else:
+        if op in FOLD:
+            with np.errstate(all="ignore"):
+                return p.const(FOLD[op](dtype, *(known[a] for a in args)), dtype)
     rule = RULES.get(op)
-    return rule(p, dtype, args, values) if rule else None
-
-
-def _is(value: Any, what: float) -> bool:
-    return value is not None and value == what
+    return rule(p, dtype, args) if rule else None
 
 
 def _negated(p: "Program", a: int) -> int | None:
@@ -35,11 +35,11 @@ def _negated(p: "Program", a: int) -> int | None:
     return p.args[a][0] if p.op[a] == "neg" else None
 
 
-def _add(p: "Program", dtype: np.dtype, args: tuple[int, ...], values: list[Any]) -> int | None:
+def _add(p: "Program", dtype: np.dtype, args: tuple[int, ...]) -> int | None:
     a, b = args
-    if _is(values[0], 0):
+    if a in p.zeros:
         return b
-    if _is(values[1], 0):
+    if b in p.zeros:
         return a
     if dtype.kind == "f":
         for x, y in ((a, b), (b, a)):
@@ -49,11 +49,11 @@ def _add(p: "Program", dtype: np.dtype, args: tuple[int, ...], values: list[Any]
     return p.node("add", dtype, b, a) if a > b else None
 
 
-def _sub(p: "Program", dtype: np.dtype, args: tuple[int, ...], values: list[Any]) -> int | None:
+def _sub(p: "Program", dtype: np.dtype, args: tuple[int, ...]) -> int | None:
     a, b = args
-    if _is(values[1], 0):
+    if b in p.zeros:
         return a
-    if _is(values[0], 0):
+    if a in p.zeros:
         return p.node("neg", dtype, b)
     other = _negated(p, b)
     if other is not None and dtype.kind == "f":
@@ -61,15 +61,18 @@ def _sub(p: "Program", dtype: np.dtype, args: tuple[int, ...], values: list[Any]
     return p.const(0, dtype) if a == b and dtype.kind != "f" else None
 
 
-def _mul(p: "Program", dtype: np.dtype, args: tuple[int, ...], values: list[Any]) -> int | None:
+def _mul(p: "Program", dtype: np.dtype, args: tuple[int, ...]) -> int | None:
     a, b = args
-    if _is(values[0], 0) or _is(values[1], 0):
-        return p.const(0, dtype)
-    for x, v in ((b, values[0]), (a, values[1])):
-        if _is(v, 1):
-            return x
-        if dtype.kind in "fi" and _is(v, -1):
-            return p.node("neg", dtype, x)
+    if a in p.zeros:
+        return a
+    if b in p.zeros:
+        return b
+    if a in p.ones:
+        return b
+    if b in p.ones:
+        return a
+    if a in p.minus or b in p.minus:
+        return p.node("neg", dtype, b if a in p.minus else a)
     if dtype.kind == "f":
         for x, y in ((a, b), (b, a)):
             other = _negated(p, y)
@@ -78,16 +81,17 @@ def _mul(p: "Program", dtype: np.dtype, args: tuple[int, ...], values: list[Any]
     return p.node("mul", dtype, b, a) if a > b else None
 
 
-def _div(p: "Program", dtype: np.dtype, args: tuple[int, ...], values: list[Any]) -> int | None:
+def _div(p: "Program", dtype: np.dtype, args: tuple[int, ...]) -> int | None:
     a, b = args
-    if _is(values[1], 1):
+    if b in p.ones:
         return a
     if dtype.kind != "f":
         return None
-    if _is(values[0], 0):
-        return p.const(0, dtype)
-    if values[1] is not None and np.isfinite(values[1]) and abs(np.frexp(values[1])[0]) == 0.5:
-        return p.node("mul", dtype, a, p.const(1 / values[1], dtype))
+    if a in p.zeros:
+        return a
+    divisor = p.value.get(b)
+    if divisor is not None and np.isfinite(divisor) and abs(np.frexp(divisor)[0]) == 0.5:
+        return p.node("mul", dtype, a, p.const(1 / divisor, dtype))
     for x, y, order in ((a, b, False), (b, a, True)):
         other = _negated(p, x)
         if other is not None:
@@ -95,24 +99,25 @@ def _div(p: "Program", dtype: np.dtype, args: tuple[int, ...], values: list[Any]
     return None
 
 
-def _neg(p: "Program", dtype: np.dtype, args: tuple[int, ...], values: list[Any]) -> int | None:
+def _neg(p: "Program", dtype: np.dtype, args: tuple[int, ...]) -> int | None:
     return _negated(p, args[0])
 
 
-def _abs(p: "Program", dtype: np.dtype, args: tuple[int, ...], values: list[Any]) -> int | None:
+def _abs(p: "Program", dtype: np.dtype, args: tuple[int, ...]) -> int | None:
     other = _negated(p, args[0])
     if other is not None:
         return p.node("abs", dtype, other)
     return args[0] if p.op[args[0]] == "abs" else None
 
 
-def _select(p: "Program", dtype: np.dtype, args: tuple[int, ...], values: list[Any]) -> int | None:
+def _select(p: "Program", dtype: np.dtype, args: tuple[int, ...]) -> int | None:
     which, yes, no = args
-    if values[0] is not None:
-        return yes if values[0] else no
+    if which in p.value:
+        return yes if p.value[which] else no
     if yes == no:
         return yes
     if dtype == BOOL:
+        values = [None, p.value.get(yes), p.value.get(no)]
         if values[1] is not None and values[2] is not None:
             return which if values[1] else p.node("not", BOOL, which)
         if values[1] is not None:
@@ -125,12 +130,12 @@ def _select(p: "Program", dtype: np.dtype, args: tuple[int, ...], values: list[A
 
 
 def _logic(op: str) -> Callable[..., int | None]:
-    def rule(p: "Program", dtype: np.dtype, args: tuple[int, ...], values: list[Any]) -> int | None:
+    def rule(p: "Program", dtype: np.dtype, args: tuple[int, ...]) -> int | None:
         a, b = args
         if a == b:
             return p.const(0, dtype) if op == "xor" else a
         if dtype == BOOL and op != "xor":
-            for x, v in ((b, values[0]), (a, values[1])):
+            for x, v in ((b, p.value.get(a)), (a, p.value.get(b))):
                 if v is not None:
                     keep = bool(v) == (op == "and")
                     return x if keep else p.const(op == "or", BOOL)
@@ -139,15 +144,15 @@ def _logic(op: str) -> Callable[..., int | None]:
     return rule
 
 
-def _not(p: "Program", dtype: np.dtype, args: tuple[int, ...], values: list[Any]) -> int | None:
+def _not(p: "Program", dtype: np.dtype, args: tuple[int, ...]) -> int | None:
     return p.args[args[0]][0] if p.op[args[0]] == "not" else None
 
 
-def _extreme(p: "Program", dtype: np.dtype, args: tuple[int, ...], values: list[Any]) -> int | None:
+def _extreme(p: "Program", dtype: np.dtype, args: tuple[int, ...]) -> int | None:
     return args[0] if args[0] == args[1] else None
 
 
-def _convert(p: "Program", dtype: np.dtype, args: tuple[int, ...], values: list[Any]) -> int | None:
+def _convert(p: "Program", dtype: np.dtype, args: tuple[int, ...]) -> int | None:
     return args[0] if p.dtype[args[0]] == dtype else None
 
 

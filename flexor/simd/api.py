@@ -37,17 +37,23 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, *, threads:
     return batched
 
 
-def jit(f: Callable[..., Any]) -> Callable[..., Any]:
-    """`jax.jit` for CPUs: `f` as one kernel for a single example."""
+def jit(f: Callable[..., Any], *, shared: bool | tuple[bool, ...] = False) -> Callable[..., Any]:
+    """`jax.jit` for CPUs: `f` as one kernel for a single example.
+
+    Arguments that are `shared` stay so when the result is batched by `jax.vmap` over the others.
+    """
 
     @jax.jit
     @wraps(f)
     def single(*args: Any) -> Any:
         leaves, tree = jax.tree.flatten(args)
-        flat = [jnp.asarray(x)[None] for x in leaves]
-        examples = [jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in flat]
+        marks = shared if isinstance(shared, tuple) else (shared,) * len(args)
+        flags = [mark for mark, part in zip(marks, args, strict=True) for _ in jax.tree.leaves(part)]
+        leaves = [jnp.asarray(x) for x in leaves]
+        examples = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
         jaxpr, shape = jax.make_jaxpr(lambda *xs: f(*jax.tree.unflatten(tree, xs)), return_shape=True)(*examples)
-        out = bind(jaxpr, flat, [False] * len(flat), [False] * len(jaxpr.out_avals), size=1, threads=1)
+        rows = [x if s else x[None] for x, s in zip(leaves, flags, strict=True)]
+        out = bind(jaxpr, rows, flags, [False] * len(jaxpr.out_avals), size=1, threads=0)
         return jax.tree.unflatten(jax.tree.structure(shape), [x[0] for x in out])
 
     return single

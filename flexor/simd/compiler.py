@@ -1,5 +1,6 @@
 """All stages in order: jaxpr, scalar program, schedule, LLVM IR, object code, a target that XLA can call."""
 
+import gc
 import hashlib
 import time
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from flexor.simd.emit import SCALAR, Argument, emit, width
 from flexor.simd.fingerprint import fingerprint
 from flexor.simd.handler import handler, lane_sum, transpose
 from flexor.simd.interpreter import Interpreter
-from flexor.simd.program import DTYPES, F32, F64, Buffer, Program
+from flexor.simd.program import F32, F64, Buffer, Program
 from flexor.simd.schedule import Schedule, schedule
 
 
@@ -45,6 +46,16 @@ _kernels: dict[str, Kernel] = {}
 def compile_kernel(jaxpr: Any, signature: Signature) -> Kernel:
     """The kernel of a closed jaxpr of one example, from memory, from disk, or made now."""
     started = time.perf_counter()
+    collecting = gc.isenabled()
+    gc.disable()  # a hundred thousand small tuples that all stay: the collector would look through them over and over
+    try:
+        return _compile(jaxpr, signature, started)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _compile(jaxpr: Any, signature: Signature, started: float) -> Kernel:
     lanes = 1 if signature.single else _lanes(jaxpr)
     key = hashlib.sha256(f"{fingerprint(jaxpr)}|{signature}|{lanes}|{machine.identity()}|{cache.compiler()}".encode()).hexdigest()
     if key in _kernels:
@@ -149,5 +160,3 @@ def count(p: Program, plan: Schedule) -> dict[str, int]:
             found[kind] = found.get(kind, 0) + 1
     return found
 
-
-__all__ = ["DTYPES", "Kernel", "Signature", "compile_kernel"]

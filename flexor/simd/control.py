@@ -14,16 +14,27 @@ from flexor.simd.interpreter import CALLS, Interpreter, cost
 from flexor.simd.program import BOOL, I64, Carry, Loop, Program
 
 UNROLL = 40000  # nodes of a loop that is still written out
-TRY = 2000000  # elements of a loop that is worth a try
+TRY = 150000  # elements of a loop that is worth a try
 CHEAP = 64  # elements of a branch that is computed rather than jumped over
 
 
 # which arrays are the same for all lanes, without making any node
 
 
+_known: dict[tuple[int, tuple[bool, ...]], tuple[Any, list[bool]]] = {}
+
+
 def uniform_results(jaxpr: Any, flags: Sequence[bool]) -> list[bool]:
     """Whether each result of a jaxpr is uniform, given which arguments are."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)
+    key = (id(inner), tuple(flags))
+    found = _known.get(key)
+    if found is None or found[0] is not inner:
+        found = _known[key] = (inner, _uniform_results(inner, flags))
+    return found[1]
+
+
+def _uniform_results(inner: Any, flags: Sequence[bool]) -> list[bool]:
     known: dict[Any, bool] = dict.fromkeys(inner.constvars, True)
     known.update(zip(inner.invars, flags, strict=True))
     for eqn in inner.eqns:
@@ -276,4 +287,21 @@ def _guarded(it: Interpreter, body: Any, mask: int, args: Sequence[Array], other
     return out
 
 
-RULES = {"scan": _scan, "while": _while, "cond": _cond}
+def _kernel(it: Interpreter, eqn: Any, *args: Array) -> list[Array]:
+    """A kernel called within a kernel: its examples one after the other."""
+    q = eqn.params
+    rows = [it.closed(q["jaxpr"], [x if s else x.with_at(x.at[k]) for x, s in zip(args, q["shared"], strict=True)])
+            for k in range(q["size"])]  # fmt: skip
+    out = []
+    for column, summed in zip(zip(*rows, strict=True), q["summed"], strict=True):
+        ids = np.stack([nodes(it.p, x) for x in column])
+        if summed:
+            total = ids[0].ravel().tolist()
+            for row in ids[1:]:
+                total = [it.p.node("add", column[0].dtype, a, b) for a, b in zip(total, row.ravel().tolist(), strict=True)]
+            ids = np.array(total, dtype=np.int64).reshape(ids.shape[1:])
+        out.append(Array(ids, column[0].dtype))
+    return out
+
+
+RULES = {"simd_kernel": _kernel, "scan": _scan, "while": _while, "cond": _cond}

@@ -82,8 +82,19 @@ def where(eqn: Any) -> str:
 
 def cost(jaxpr: Any) -> int:
     """Elements that one run of a jaxpr computes, roughly."""
+    inner = getattr(jaxpr, "jaxpr", jaxpr)
+    known = _costs.get(id(inner))
+    if known is None or known[0] is not inner:
+        known = _costs[id(inner)] = (inner, _cost(inner))
+    return known[1]
+
+
+_costs: dict[int, tuple[Any, int]] = {}
+
+
+def _cost(jaxpr: Any) -> int:
     total = 0
-    for eqn in getattr(jaxpr, "jaxpr", jaxpr).eqns:
+    for eqn in jaxpr.eqns:
         inner = [x for v in eqn.params.values() for x in (v if isinstance(v, tuple) else (v,)) if hasattr(x, "eqns")]
         inner += [x for v in eqn.params.values() for x in (v if isinstance(v, tuple) else (v,)) if hasattr(x, "jaxpr")]
         if inner:

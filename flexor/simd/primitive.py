@@ -34,12 +34,6 @@ def bind(jaxpr: Any, args: Sequence[Any], shared: Sequence[bool], summed: Sequen
     return kernel_p.bind(*args, jaxpr=jaxpr, shared=tuple(shared), summed=tuple(summed), size=size, threads=threads, linear=linear)
 
 
-def _blocks(jaxpr: Any, size: int) -> int:
-    from flexor.simd.compiler import _lanes
-
-    return -(-size // _lanes(jaxpr))
-
-
 def _abstract(*args: Any, jaxpr: Any, summed: Sequence[bool], size: int, **_: Any) -> list[Any]:
     return [
         jax.core.ShapedArray(v.aval.shape if s else (size, *v.aval.shape), v.aval.dtype)
@@ -64,12 +58,13 @@ def _run(*args: Any, jaxpr: Any, shared: Sequence[bool], summed: Sequence[bool],
         return []
     if size == 0:
         return [jnp.zeros(a.shape if s else (0, *a.shape), a.dtype) for a, s in zip(out, summed, strict=True)]
-    single = size == 1 and not any(summed)
-    kernel = compile_kernel(jaxpr, Signature(tuple(shared), tuple(summed), single))
+    whole = [s and size == 1 for s in summed]
+    summed = [s and size > 1 for s in summed]  # a sum over one example is that example
+    kernel = compile_kernel(jaxpr, Signature(tuple(shared), tuple(summed), size == 1))
     blocks = -(-size // kernel.lanes)
     shapes = [jax.ShapeDtypeStruct((blocks if s else size, *a.shape), a.dtype) for a, s in zip(out, summed, strict=True)]
     results = jax.ffi.ffi_call(kernel.target, shapes)(*args, threads=np.int64(threads))
-    return [x.sum(0) if s else x for x, s in zip(results, summed, strict=True)]
+    return [x.sum(0) if s else x[0] if w else x for x, s, w in zip(results, summed, whole, strict=True)]
 
 
 def _notice(*args: Any, **params: Any) -> list[Any]:

@@ -108,18 +108,30 @@ class Program:
         self.block: list[Any] = []
         self.effects = self.block
         self.buffers: list[Buffer] = []
+        self.zeros: set[int] = set()
+        self.ones: set[int] = set()
+        self.minus: set[int] = set()
         self._constants: dict[Any, int] = {}
 
     # nodes
 
     def const(self, value: Any, dtype: np.dtype) -> int:
         """A constant of the given type."""
+        if type(value) is int:
+            found = self._constants.get((dtype.char, value))
+            if found is not None:
+                return found
         scalar = np.asarray(value).astype(dtype)[()]
         key = (dtype.char, scalar.tobytes())
         found = self._constants.get(key)
         if found is None:
             found = self._constants[key] = self._append("const", dtype, (), CALL, True)
             self.value[found] = scalar
+            for special, ids in ((0, self.zeros), (1, self.ones), (-1, self.minus)):
+                if scalar == special and (special >= 0 or dtype.kind in "fi"):
+                    ids.add(found)
+        if type(value) is int:
+            self._constants[dtype.char, value] = found
         return found
 
     def node(self, op: str, dtype: np.dtype, *args: int) -> int:

@@ -3,7 +3,7 @@
 import threading
 from collections import OrderedDict
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -23,6 +23,7 @@ class MujocoSolver(AbstractSolver):
     """
 
     integrator: str = eqx.field(static=True, default="Euler")
+    kernels: ClassVar[bool] = False
 
     def check(self, model: Model) -> None:
         if self.integrator not in ("Euler", "RK4", "implicit", "implicitfast"):

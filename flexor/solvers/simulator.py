@@ -10,6 +10,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
 from flexor.model.model import Control, Model, State, as_control, check_coordinates
+from flexor.solvers.compiled import by_default, compiled
 from flexor.solvers.rigid import RigidSolver
 from flexor.solvers.solver import AbstractSolver
 from flexor.solvers.trajectory import Trajectory
@@ -19,14 +20,22 @@ Policy = Callable[[State], ArrayLike | Control]
 
 
 class Simulator(eqx.Module):
-    """Steps a robot. All methods are pure, so `jax.jit`, `vmap` and `grad` apply to them and to the model inside."""
+    """Steps a robot. All methods are pure, so `jax.jit`, `vmap` and `grad` apply to them and to the model inside.
+
+    On CPUs a step, or a whole rollout, is one SIMD kernel (`flexor.simd`) with the robot compiled in; a batch by `jax.vmap` has
+    a robot in every lane. `simd=False` goes through XLA instead, as does everything where FLEXOR_SIMD=off.
+    """
 
     model: Model
     solver: AbstractSolver
     dt: Float[Array, ""]
+    simd: bool = eqx.field(static=True)
 
-    def __init__(self, model: Model, solver: AbstractSolver | None = None, *, dt: ArrayLike = 0.002):
+    def __init__(
+        self, model: Model, solver: AbstractSolver | None = None, *, dt: ArrayLike = 0.002, simd: bool | None = None
+    ):
         self.model = model
+        self.simd = by_default() if simd is None else simd
         self.solver = RigidSolver() if solver is None else solver
         self.dt = jnp.asarray(dt, model.dtype)
         if self.dt.shape != ():
@@ -37,7 +46,7 @@ class Simulator(eqx.Module):
 
     def with_solver(self, solver: AbstractSolver) -> "Simulator":
         """The same robot and time step under other physics."""
-        return Simulator(self.model, solver, dt=self.dt)
+        return Simulator(self.model, solver, dt=self.dt, simd=self.simd)
 
     def reset(self, q: ArrayLike | str | None = None, qd: ArrayLike | None = None) -> State:
         """State at time zero: at the given coordinates, at a keyframe by name, or at the description's reference."""
@@ -51,7 +60,13 @@ class Simulator(eqx.Module):
         """The state one time step later."""
         check_coordinates(self.model, state.q, state.qd)
         full = as_control(self.model, control)
-        return _step(self, state, full) if listening() else _step_jit(self, state, full)
+        if listening():
+            return _step(self, state, full)
+        return compiled(_step, self, (state, full)) if self._kernels else _step_jit(self, state, full)
+
+    @property
+    def _kernels(self) -> bool:
+        return self.simd and self.solver.kernels
 
     def rollout(
         self,
@@ -73,8 +88,10 @@ class Simulator(eqx.Module):
         policy = controls if callable(controls) else None
         inputs = None if policy else _time_axis(self.model, controls, steps)
         length = _length(inputs, steps)
-        run = _rollout if listening() else _rollout_jit
-        return run(self, state, inputs, policy, length, tuple(record))
+        args = (state, inputs, policy, length, tuple(record))
+        if listening():
+            return _rollout(self, *args)
+        return compiled(_rollout, self, args) if self._kernels else _rollout_jit(self, *args)
 
 
 def _time_axis(model: Model, controls: Any, steps: int | None) -> Control | None:

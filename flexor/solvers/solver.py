@@ -1,7 +1,7 @@
 """The interface of all physics: `step(model, state, control, dt) -> state`."""
 
 import abc
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 from jaxtyping import Array, Float
@@ -11,6 +11,9 @@ from flexor.model.model import Control, Model, State
 
 class AbstractSolver(eqx.Module):
     """Anything that advances a robot by one step. Pure; what it must remember between steps lives in `State.memory`."""
+
+    kernels: ClassVar[bool] = True
+    """Whether a step is written in JAX throughout, so that it can be compiled to a SIMD kernel."""
 
     @abc.abstractmethod
     def init(self, model: Model, state: State) -> State:
