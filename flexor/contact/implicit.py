@@ -6,13 +6,13 @@ number of sweeps (4, 8, 16, ...) followed by up to three Newton steps in the mod
 points is kept. Mostly the first iteration ends it.
 
 At the solution every contact is open, sticking or sliding, and every joint row free or at a bound. Within its mode it obeys
-three smooth equations R(u, x) = 0, so with u = u0 + Y x the tangents obey the linear system
+three smooth equations R(v, x) = 0, v = J u + cfm x, so with u = u0 + Y x the tangents obey the linear system
 
-    C_i du + E_i dx_i + r_i = 0,      du = du0 + sum_j Y_j dx_j,      C = dR/du,  E = dR/dx,  r = what the data contribute.
+    Rv J_i du + E_i dx_i + r_i = 0,    M du = M s + sum_j J_j^T dx_j,    E = Rx + cfm Rv,    s, r: what the data contribute.
 
-It is solved by block elimination with an nv x nv operator T that holds the response of all contacts eliminated so far:
-D_i = C_i T Y_i + E_i, then T <- T - (T Y_i) D_i^-1 (C_i T). Cost and program grow linearly with the contacts; the factors
-contain no tangents, so JAX transposes the rest for reverse mode. Neither the start nor the number of sweeps has a derivative.
+Eliminating dx leaves an nv x nv matrix M + sum J^T E^-1 Rv J, as sparse as M where only the world is touched. Newton's method
+solves the same system. The factors contain no tangents, so JAX transposes the rest for reverse mode. Neither the start nor
+the number of sweeps has a derivative.
 """
 
 from collections.abc import Callable
@@ -23,6 +23,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
 from flexor.spatial import cross, dot, matmul, matvec
@@ -30,6 +31,7 @@ from flexor.spatial import cross, dot, matmul, matvec
 
 SWEEPS = (4, 32)  # sweeps in the first iteration, doubled from one to the next, and at most
 NEWTON = 3  # Newton steps in an iteration
+SOLUTION = "flexor.solution"  # name under which reverse mode may keep the impulses rather than solve again
 STALE = 5  # iterations without progress after which there is no hope of any
 SOFT = 1e-7  # compliance that Newton's method lends to a contact that has none, as a share of its response
 
@@ -354,7 +356,7 @@ def _newton(p: Problem, scales: _Scales, now: tuple[Array, Array, Array]) -> tup
     none = (jnp.zeros((3, len(zeros)), x.dtype), jnp.zeros(3, x.dtype))
     system, (KJ, z) = visit(p.active, contact, lambda c, _: (c, none), (p.M, zeros), blocks)
     system, (KJ_row, z_row) = visit(p.active_row, limit, lambda c, _: (c, (zeros, zero)), system, (y, _rows(p), scales.a_row))
-    du = _eliminated(*system)
+    du = _substitute(_eliminate(system[0]), system[1])
 
     def response(_: None, item: tuple[Array, Array]) -> tuple[None, Array]:
         return None, -item[1] - matvec(item[0], du)
@@ -382,78 +384,66 @@ def _newton(p: Problem, scales: _Scales, now: tuple[Array, Array, Array]) -> tup
     return best
 
 
-def _eliminated(H: Array, b: Array) -> Array:
-    """H^-1 b by elimination without pivots, leaves of the tree first, where M's branches bring no fill-in."""
-    H, b = H[::-1, ::-1], b[::-1]
-    rows: list[tuple[Array, Array]] = []
-    while len(b):
-        pivot = 1 / H[0, 0]
-        rows.append((H[0, 1:] * pivot, b[0] * pivot))
-        b = b[1:] - H[1:, 0] * rows[-1][1]
-        H = H[1:, 1:] - H[1:, :1] * rows[-1][0]
+def _eliminate(H: Array) -> list[tuple[Array, Array, Array]]:
+    """Pivots (inverted), rows and columns of an elimination without row exchanges, leaves of the tree first, where M's
+    branches bring no fill-in."""
+    H = H[::-1, ::-1]
+    factors = []
+    while len(H):
+        inverse = 1 / H[0, 0]
+        factors.append((inverse, H[0, 1:] * inverse, H[1:, 0]))
+        H = H[1:, 1:] - H[1:, :1] * factors[-1][1]
+    return factors
+
+
+def _substitute(factors: list[tuple[Array, Array, Array]], b: Array) -> Array:
+    """H^-1 b."""
+    b, values = b[::-1], []
+    for inverse, _, column in factors:
+        values.append(b[0] * inverse)
+        b = b[1:] - column * values[-1]
     x = b
-    for row, value in reversed(rows):
+    for (_, row, _), value in zip(reversed(factors), reversed(values), strict=True):
         x = jnp.concatenate([(value - dot(row, x))[None], x])
     return x[::-1]
 
 
-class _Factors(NamedTuple):
-    """C of contacts and rows, and the factors of their block elimination."""
-
-    C: Array
-    C_row: Array
-    contact: tuple[Array, ...]
-    row: tuple[Array, ...]
-
-
-def _factor(p: Problem, contact: _Laws, row: _Laws) -> _Factors:
-    """Block elimination of the linearised laws; see the head of this file."""
-    C, E = matmul(contact.Rv, p.J), contact.Rx + p.cfm[:, None, None] * contact.Rv
-    C_row, E_row = row.Rv[:, None] * p.J_row, row.Rx + p.cfm_row * row.Rv
-    nv = len(p.free)
-    idle = (jnp.eye(3, dtype=C.dtype), jnp.zeros((3, nv), C.dtype), jnp.zeros((nv, 3), C.dtype))
-    idle_row = (jnp.eye(1, dtype=C.dtype), jnp.zeros((1, nv), C.dtype), jnp.zeros((nv, 1), C.dtype))
-    items, items_row = (C, E, p.Y), (C_row[:, None], E_row[:, None, None], p.Y_row[..., None])
-    T, factors = visit(p.active, _eliminate, lambda T, _: (T, idle), jnp.eye(nv, dtype=C.dtype), items)
-    _, factors_row = visit(p.active_row, _eliminate, lambda T, _: (T, idle_row), T, items_row)
-    return _Factors(C, C_row, factors, factors_row)
-
-
-def _substitute(p: Problem, factors: _Factors, s: Array, r: Array, r_row: Array) -> tuple[Array, Array]:
-    """dx and dy with C du + E dx + r = 0 and du = s + Y dx + Y_row dy."""
-
-    def skip(s: Array, item: Any) -> tuple[Array, Array]:
-        return s, jnp.zeros(item[-3].shape[0], s.dtype)
-
-    items, items_row = (factors.C, r, *factors.contact), (factors.C_row[:, None], r_row[:, None], *factors.row)
-    s, z = visit(p.active, _forward, skip, s, items)
-    _, z_row = visit(p.active_row, _forward, skip, s, items_row)
-    # backwards: the last row first
-    a, dy = visit(p.active_row[::-1], _backward, skip, jnp.zeros_like(s), _reversed((z_row, p.Y_row[..., None], *factors.row)))
-    _, dx = visit(p.active[::-1], _backward, skip, a, _reversed((z, p.Y, *factors.contact)))
-    return dx[::-1], dy[::-1, 0]
-
-
-def _reversed(items: tuple[Array, ...]) -> tuple[Array, ...]:
-    return tuple(x[::-1] for x in items)
-
-
 @solve_implicitly.defjvp
 def _solve_jvp(iterations: int, tolerance: float, primals: Any, tangents: Any) -> Any:
+    """Tangents of the impulses: C du + E dx + r = 0 with du = s + Y dx, solved as in `_newton`, then once more for the error
+    that rounding and Newton's own compliance leave."""
     p, start = primals
     dp: Problem = tangents[0]
-    x, y, error, count = solve_implicitly(iterations, tolerance, p, start)
-    u = velocity(p, x, y)
-    contact, row = _laws(p, _scales(p), u, x, y)
-    factors = _factor(p, contact, row)
-    still = jnp.zeros_like(p.wanted)
-    dv = matvec(dp.J, u) + dp.cfm[:, None] * x
-    dv_row = matvec(dp.J_row, u) + dp.cfm_row * y
-    r = matvec(contact.Rv, dv) + _data_tangents(contact.part, _blocks(dp, still))
-    r_row = row.Rv * dv_row + _data_tangents(row.part, _rows(dp))
+    x, y, error, count = (checkpoint_name(z, SOLUTION) for z in solve_implicitly(iterations, tolerance, p, start))
+    u, scales = velocity(p, x, y), _scales(p)
+    contact, row = _laws(p, scales, u, x, y)
+    respond = _responses(p, scales, contact, row)
     s = dp.free + jnp.einsum("nvk,nk->v", dp.Y, x) + y @ dp.Y_row
-    dx, dy = _substitute(p, factors, s, r, r_row)
-    return (x, y, error, count), (dx, dy, jnp.zeros_like(error), np.zeros((), jax.dtypes.float0))
+    dv = matvec(dp.J, u) + dp.cfm[:, None] * x
+    r = matvec(contact.Rv, dv) + _data_tangents(contact.part, _blocks(dp, jnp.zeros_like(p.wanted)))
+    r_row = row.Rv * (matvec(dp.J_row, u) + dp.cfm_row * y) + _data_tangents(row.part, _rows(dp))
+    dx, dy = respond(matvec(p.M, s), r, r_row)
+    du = s + jnp.einsum("nvk,nk->v", p.Y, dx) + dy @ p.Y_row
+    off = matvec(contact.Rv, matvec(p.J, du) + p.cfm[:, None] * dx) + matvec(contact.Rx, dx) + r
+    off_row = row.Rv * (matvec(p.J_row, du) + p.cfm_row * dy) + row.Rx * dy + r_row
+    more, more_row = respond(jnp.zeros_like(s), off, off_row)
+    return (x, y, error, count), (dx + more, dy + more_row, jnp.zeros_like(error), np.zeros((), jax.dtypes.float0))
+
+
+def _responses(p: Problem, scales: _Scales, contact: _Laws, row: _Laws) -> Callable[..., tuple[Array, Array]]:
+    """The linear map (M s, r, r_row) -> (dx, dy) of the linearised laws; what it needs is computed once."""
+    E_inv = _inverse3(contact.Rx + jnp.maximum(p.cfm, SOFT * scales.A[:, 0, 0])[:, None, None] * contact.Rv)
+    E_row = row.Rx + jnp.maximum(p.cfm_row, SOFT * scales.a_row) * row.Rv
+    KJ, KJ_row = matmul(matmul(E_inv, contact.Rv), p.J), (row.Rv / E_row)[:, None] * p.J_row
+    H = p.M + jnp.einsum("nka,nkb->ab", p.J, KJ) + jnp.einsum("na,nb->ab", p.J_row, KJ_row)
+    factors = _eliminate(H)
+
+    def respond(pushed: Array, r: Array, r_row: Array) -> tuple[Array, Array]:
+        z, z_row = matvec(E_inv, r), r_row / E_row
+        du = _substitute(factors, pushed - jnp.einsum("nka,nk->a", p.J, z) - z_row @ p.J_row)
+        return -z - matvec(KJ, du), -z_row - matvec(KJ_row, du)
+
+    return respond
 
 
 def _data_tangents(part: tuple[Any, ...], ddata: Any) -> Array:
@@ -464,31 +454,3 @@ def _data_tangents(part: tuple[Any, ...], ddata: Any) -> Array:
         return jax.jvp(lambda d: law(mode, v, x, d), (data,), (ddata,))[1]
 
     return jax.vmap(tangent)(mode, v, x, data, ddata)
-
-
-def _eliminate(T: Array, item: tuple[Array, Array, Array]) -> tuple[Array, tuple[Array, Array, Array]]:
-    C, E, Y = item
-    TY, CT = matmul(T, Y), matmul(C, T)
-    D_inv = _regular_inverse(matmul(C, TY) + E)
-    return T - matmul(matmul(TY, D_inv), CT), (D_inv, CT, TY)
-
-
-def _regular_inverse(D: Array) -> Array:
-    """Inverse of a 1 x 1 or 3 x 3 block; a redundant contact without CFM, whose block vanishes, adds no response."""
-    if D.shape[-1] == 1:
-        safe = jnp.where(D == 0, 1.0, D)
-        return jnp.where(D == 0, 0.0, 1 / safe)
-    return _inverse3(D)
-
-
-def _forward(s: Array, item: tuple[Array, ...]) -> tuple[Array, Array]:
-    C, r, D_inv, _, TY = item
-    z = matvec(D_inv, matvec(C, s) + r)
-    return s - matvec(TY, z), z
-
-
-def _backward(a: Array, item: tuple[Array, ...]) -> tuple[Array, Array]:
-    """dx_i = -z_i - D_i^-1 C_i T_i a, with a the velocity that the later contacts' impulses give."""
-    z, Y, D_inv, CT, _ = item
-    dx = -z - matvec(D_inv, matvec(CT, a))
-    return a + matvec(Y, dx), dx

@@ -67,31 +67,35 @@ def identity() -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def compile_object(text: str, effort: int = 2) -> bytes:
+def _target_machine() -> Any:
+    name, features = processor()
+    target = llvm().Target.from_triple(llvm().get_process_triple())
+    return target.create_target_machine(cpu=name, features=features, opt=2, reloc="pic", codemodel="small")
+
+
+def compile_object(text: str) -> bytes:
     """Object code of LLVM IR."""
     binding = llvm()
-    name, features = processor()
-    target = binding.Target.from_triple(binding.get_process_triple())
-    machine = target.create_target_machine(cpu=name, features=features, opt=effort, reloc="pic", codemodel="default")
-    context = binding.context.create_context() if hasattr(binding, "context") else None
-    module = binding.parse_assembly(text, context=context) if context else binding.parse_assembly(text)
+    machine = _target_machine()
+    module = binding.parse_assembly(text, context=binding.create_context())
     module.triple = binding.get_process_triple()
     module.data_layout = str(machine.target_data)
     return bytes(machine.emit_object(module))
 
 
+@cache
+def _linker() -> Any:
+    """LLVM's JIT linker, which keeps code and constants of an object close together."""
+    return llvm().create_lljit_compiler(_target_machine(), use_jit_link=True)
+
+
 def load(code: bytes, name: str) -> int:
     """Links object code into the process, for good; the address of the function `name`."""
-    binding = llvm()
     with _lock:
-        target = binding.Target.from_triple(binding.get_process_triple())
-        cpu, features = processor()
-        machine = target.create_target_machine(cpu=cpu, features=features, opt=2, reloc="pic", codemodel="default")
-        engine = binding.create_mcjit_compiler(binding.parse_assembly(""), machine)
-        engine.add_object_file(binding.ObjectFileRef.from_data(code))
-        engine.finalize_object()
-        _loaded.append(engine)
-        return int(engine.get_function_address(name))
+        library = llvm().JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(name)
+        tracker = library.link(_linker(), f"{name}_{len(_loaded)}")
+        _loaded.append(tracker)
+        return int(tracker[name])
 
 
 def capsule(address: int) -> Any:

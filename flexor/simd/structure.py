@@ -88,6 +88,11 @@ def _iota(it: Interpreter, eqn: Any) -> list[Array]:
     return [constant(it.p, np.broadcast_to(line, shape).astype(eqn.params["dtype"]))]
 
 
+def _empty(it: Interpreter, eqn: Any) -> list[Array]:
+    aval = eqn.outvars[0].aval
+    return [constant(it.p, np.zeros(aval.shape, aval.dtype))]
+
+
 def _same(it: Interpreter, eqn: Any, *xs: Array) -> list[Array]:
     return list(xs)
 
@@ -107,6 +112,9 @@ RULES = {
     "tile": _rearranged(lambda at, params: np.tile(at, params["reps"])),
     "pad": _pad,
     "iota": _iota,
+    "empty": _empty,
+    "empty2": _empty,
+    "name": _same,
     "copy": _same,
     "copy_p": _same,
     "optimization_barrier": _same,

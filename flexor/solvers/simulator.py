@@ -9,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, ArrayLike, Float
 
+from flexor.contact.implicit import SOLUTION
 from flexor.model.model import Control, Model, State, as_control, check_coordinates
 from flexor.solvers.compiled import by_default, compiled
 from flexor.solvers.rigid import RigidSolver
@@ -79,7 +80,8 @@ class Simulator(eqx.Module):
         """Trajectory from `state` under controls with a leading time axis, or under a policy `state -> control`.
 
         `steps` is needed where the controls do not tell. `record` names taps to keep (`fx.taps(sim)` lists them).
-        Reverse mode keeps one state for each step and recomputes the rest, so memory does not grow with the work in a step.
+        Reverse mode keeps a state and the contact impulses of each step and recomputes the rest, so memory does not grow with
+        the work in a step.
         """
         check_coordinates(self.model, state.q, state.qd)
         unknown = [name for name in record if name not in TAPS]
@@ -138,7 +140,8 @@ def _rollout(
             new, heard = _step(sim, state, control), {}
         return new, (new.q, new.qd, new.time, control.u, {name: heard[name] for name in record})
 
-    final, (q, qd, time, u, taps) = jax.lax.scan(jax.checkpoint(advance), state, inputs, length=steps)
+    keep = jax.checkpoint_policies.save_only_these_names(SOLUTION)
+    final, (q, qd, time, u, taps) = jax.lax.scan(jax.checkpoint(advance, policy=keep), state, inputs, length=steps)
 
     def first(x: Array, y: Array) -> Array:
         return jnp.concatenate([x[None], y])
