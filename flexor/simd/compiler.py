@@ -2,6 +2,7 @@
 
 import gc
 import hashlib
+import threading
 import time
 from dataclasses import dataclass
 from typing import Any
@@ -41,6 +42,8 @@ class Signature:
 
 
 _kernels: dict[str, Kernel] = {}
+_registered: set[str] = set()
+_registering = threading.Lock()
 
 
 def compile_kernel(jaxpr: Any, signature: Signature) -> Kernel:
@@ -71,8 +74,10 @@ def _compile(jaxpr: Any, signature: Signature, started: float) -> Kernel:
     else:
         code, about = found
         operations, seconds = about["operations"], about["seconds"]
-    address = machine.load(code, target)
-    jax.ffi.register_ffi_target(target, machine.capsule(address), platform="cpu")
+    with _registering:
+        if target not in _registered:
+            jax.ffi.register_ffi_target(target, machine.capsule(machine.load(code, target)), platform="cpu")
+            _registered.add(target)
     total = time.perf_counter() - started
     kernel = Kernel(target, lanes, operations, len(code), {**seconds, "total": total}, found is not None)
     return _kernels.setdefault(key, kernel)
@@ -154,8 +159,9 @@ def _output(p: Program, x: Array, taken: set[int]) -> Buffer:
 def count(p: Program, plan: Schedule) -> dict[str, int]:
     """Operations in the code by kind, each counted once however often a loop runs it."""
     found: dict[str, int] = {}
-    for n, op in enumerate(p.op):
-        if plan.uses[n] and op not in ("const", "phi", "after"):
+    for n, uses in enumerate(plan.uses):
+        op = p.op[n]
+        if uses and op not in ("const", "phi", "after"):
             kind = op if p.dtype[n].kind == "f" or op == "load" else "other"
             found[kind] = found.get(kind, 0) + 1
     return found

@@ -13,7 +13,8 @@ from flexor.simd.program import BLOCK, BOOL, CALL, Branch, Buffer, Hold, Loop, P
 from flexor.simd.schedule import Schedule
 
 ALIGN = 64
-SCALAR = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "uint32": "i32", "bool": "i1"}
+SCALAR = {"float32": "float", "float64": "double", "int32": "i32", "int64": "i64", "uint32": "i32", "uint64": "i64",
+          "bool": "i1"}  # fmt: skip
 COMPARE = {"lt": ("olt", "slt", "ult"), "le": ("ole", "sle", "ule"), "gt": ("ogt", "sgt", "ugt"),
            "ge": ("oge", "sge", "uge"), "eq": ("oeq", "eq", "eq"), "ne": ("une", "ne", "ne")}  # fmt: skip
 FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
@@ -43,7 +44,7 @@ def literal(value: Any) -> str:
         return "true" if value else "false"
     if np.asarray(value).dtype.kind == "f":
         return "0x" + struct.pack(">d", float(value)).hex().upper()
-    return str(int(np.asarray(value).astype(np.int64))) if np.asarray(value).dtype != np.uint32 else str(int(value))
+    return str(int(value))
 
 
 def width(dtype: np.dtype) -> int:

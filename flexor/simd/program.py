@@ -17,9 +17,10 @@ import numpy as np
 
 from flexor.simd.algebra import simplify
 
-BOOL, I32, I64, U32 = np.dtype(bool), np.dtype("int32"), np.dtype("int64"), np.dtype("uint32")
+BOOL, I32, I64 = np.dtype(bool), np.dtype("int32"), np.dtype("int64")
+U32, U64 = np.dtype("uint32"), np.dtype("uint64")
 F32, F64 = np.dtype("float32"), np.dtype("float64")
-DTYPES = (BOOL, I32, I64, U32, F32, F64)
+DTYPES = (BOOL, I32, I64, U32, U64, F32, F64)
 CALL, BLOCK = 0, 1
 
 

@@ -24,6 +24,11 @@ def _broadcast(at: np.ndarray, params: Any) -> np.ndarray:
     return np.broadcast_to(at.reshape(expanded), shape)
 
 
+def _reshape(at: np.ndarray, params: Any) -> np.ndarray:
+    first = params.get("dimensions")
+    return (at if first is None else at.transpose(first)).reshape(params["new_sizes"])
+
+
 def _slice(at: np.ndarray, params: Any) -> np.ndarray:
     steps = params["strides"] or (1,) * at.ndim
     return at[tuple(slice(a, b, s) for a, b, s in zip(params["start_indices"], params["limit_indices"], steps, strict=True))]
@@ -98,7 +103,7 @@ def _same(it: Interpreter, eqn: Any, *xs: Array) -> list[Array]:
 
 
 RULES = {
-    "reshape": _rearranged(lambda at, params: at.reshape(params["new_sizes"])),
+    "reshape": _rearranged(_reshape),
     "squeeze": _rearranged(lambda at, params: np.squeeze(at, params["dimensions"])),
     "expand_dims": _rearranged(lambda at, params: np.expand_dims(at, params["dimensions"])),
     "transpose": _rearranged(lambda at, params: np.transpose(at, params["permutation"])),

@@ -186,8 +186,9 @@ def _kin(model):
 
 def test_problem_without_contacts_or_rows_has_no_impulses():
     empty = implicit.Problem(
-        jnp.ones(2), jnp.zeros((0, 3, 2)), jnp.zeros((0, 2, 3)), jnp.zeros(0), jnp.zeros(0), jnp.zeros(0),
+        jnp.ones(2), jnp.eye(2), jnp.zeros((0, 3, 2)), jnp.zeros((0, 2, 3)), jnp.zeros(0), jnp.zeros(0), jnp.zeros(0),
         jnp.zeros((0, 2)), jnp.zeros((0, 2)), jnp.zeros(0), jnp.zeros(0), jnp.zeros(0), jnp.zeros(0),
+        jnp.zeros(0, bool), jnp.zeros(0, bool),
     )  # fmt: skip
     x, y, residual, count = implicit.solve_implicitly(5, 1e-9, empty, (jnp.zeros((0, 3)), jnp.zeros(0)))
     assert x.shape == (0, 3)
