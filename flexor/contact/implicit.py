@@ -28,7 +28,6 @@ from jaxtyping import Array, Bool, Float
 
 from flexor.spatial import cross, dot, matmul, matvec
 
-
 SWEEPS = (4, 32)  # sweeps in the first iteration, doubled from one to the next, and at most
 NEWTON = 3  # Newton steps in an iteration
 SOLUTION = "flexor.solution"  # name under which reverse mode may keep the impulses rather than solve again
@@ -89,7 +88,11 @@ def _rows(p: Problem) -> _Row:
 
 
 def visit(
-    active: Array, f: Callable[[Any, Any], tuple[Any, Any]], skip: Callable[[Any, Any], tuple[Any, Any]], carry: Any, items: Any
+    active: Array,
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    skip: Callable[[Any, Any], tuple[Any, Any]],
+    carry: Any,
+    items: Any,
 ) -> tuple[Any, Any]:
     """`lax.scan` of f over the active items, of `skip` over the others."""
     if not len(active):
@@ -355,7 +358,9 @@ def _newton(p: Problem, scales: _Scales, now: tuple[Array, Array, Array]) -> tup
     blocks = (x, _blocks(p, scales.rate), scales.A)
     none = (jnp.zeros((3, len(zeros)), x.dtype), jnp.zeros(3, x.dtype))
     system, (KJ, z) = visit(p.active, contact, lambda c, _: (c, none), (p.M, zeros), blocks)
-    system, (KJ_row, z_row) = visit(p.active_row, limit, lambda c, _: (c, (zeros, zero)), system, (y, _rows(p), scales.a_row))
+    system, (KJ_row, z_row) = visit(
+        p.active_row, limit, lambda c, _: (c, (zeros, zero)), system, (y, _rows(p), scales.a_row)
+    )
     du = _substitute(_eliminate(system[0]), system[1])
 
     def response(_: None, item: tuple[Array, Array]) -> tuple[None, Array]:

@@ -97,7 +97,9 @@ class NCP(eqx.Module):
         start = (keep * _near(memory.contact, near), keep * memory.joint)
         active = _reachable(_near(-depth, near), free_normal, dt) | (start[0][:, 0] > 0)
         active_row = jnp.isfinite(high) | _reachable(distance, matvec(rows, free), dt) | (start[1] > 0)
-        Y = visit(active, lambda _, j: (None, solve_inertia(chol, j.T)), lambda _, j: (None, jnp.zeros_like(j.T)), None, J)[1]
+        Y = visit(active, lambda _, j: (None, solve_inertia(chol, j.T)), lambda _, j: (None, jnp.zeros_like(j.T)), None, J)[
+            1
+        ]
         problem = Problem(
             free, M, J, Y, wanted, c.cfm, _near(contacts.friction, near),
             rows, _row_response(model, chol, active_row), wanted_row, cfm, low, high, active, active_row,

@@ -1,4 +1,4 @@
-"""A `vmap` for CPUs: the jaxpr of one example becomes a kernel with an example in every SIMD lane. See README.md beside this file."""
+"""A `vmap` for CPUs: the jaxpr of one example becomes a kernel with an example in every SIMD lane; see README.md here."""
 
 from flexor.simd.api import jit, vmap
 from flexor.simd.arrays import UnsupportedError

@@ -26,7 +26,9 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, *, threads:
         axes = _axes(in_axes, args, "in_axes")
         size = _size(leaves, axes, f)
         flat = [x if a is None else jnp.moveaxis(x, a, 0) for x, a in zip(map(jnp.asarray, leaves), axes, strict=True)]
-        examples = [jax.ShapeDtypeStruct(x.shape if a is None else x.shape[1:], x.dtype) for x, a in zip(flat, axes, strict=True)]
+        examples = [
+            jax.ShapeDtypeStruct(x.shape if a is None else x.shape[1:], x.dtype) for x, a in zip(flat, axes, strict=True)
+        ]
         jaxpr, shape = jax.make_jaxpr(lambda *xs: f(*jax.tree.unflatten(tree, xs)), return_shape=True)(*examples)
         shared = [a is None for a in axes]
         out = bind(jaxpr, flat, shared, [False] * len(jaxpr.out_avals), size=size, threads=threads or 0)
@@ -78,7 +80,9 @@ def _size(leaves: list[Any], axes: list[int | None], f: Callable[..., Any]) -> i
     for k, (x, a) in enumerate(zip(leaves, axes, strict=True)):
         if a is not None:
             if jnp.ndim(x) <= a or jnp.ndim(x) < -a:
-                raise ValueError(f"argument {k} of {_name(f)} has {jnp.ndim(x)} dimensions, so none with the index {a} in `in_axes`.")
+                raise ValueError(
+                    f"argument {k} of {_name(f)} has {jnp.ndim(x)} dimensions, so none with the index {a} in `in_axes`."
+                )
             sizes[k] = jnp.shape(x)[a]
     if not sizes:
         raise ValueError(f"simd.vmap of {_name(f)} needs an argument with a batch axis; all of `in_axes` are None.")

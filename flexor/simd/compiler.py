@@ -60,7 +60,9 @@ def compile_kernel(jaxpr: Any, signature: Signature) -> Kernel:
 
 def _compile(jaxpr: Any, signature: Signature, started: float) -> Kernel:
     lanes = 1 if signature.single else _lanes(jaxpr)
-    key = hashlib.sha256(f"{fingerprint(jaxpr)}|{signature}|{lanes}|{machine.identity()}|{cache.compiler()}".encode()).hexdigest()
+    key = hashlib.sha256(
+        f"{fingerprint(jaxpr)}|{signature}|{lanes}|{machine.identity()}|{cache.compiler()}".encode()
+    ).hexdigest()
     if key in _kernels:
         return _kernels[key]
     target = f"flexor_simd_{key[:40]}"
@@ -111,7 +113,9 @@ def _translate(jaxpr: Any, signature: Signature, lanes: int, target: str) -> tup
     parts = [kernel.text, handler(target, lanes, kernel.scratch, len(inputs), len(outputs), _counted(signature))]
     if lanes > 1:
         parts += [transpose(lanes, s) for s in sizes] + [lane_sum(lanes, s) for s in sums]
-    parts.append(f'attributes #0 = {{ nounwind noinline alignstack=64 "prefer-vector-width"="{8 * machine.vector_bytes()}" }}')
+    parts.append(
+        f'attributes #0 = {{ nounwind noinline alignstack=64 "prefer-vector-width"="{8 * machine.vector_bytes()}" }}'
+    )
     times.append(time.perf_counter())
     seconds = {"program": times[1] - times[0], "ir": times[2] - times[1]}
     return "\n".join(parts), count(p, plan), seconds
@@ -165,4 +169,3 @@ def count(p: Program, plan: Schedule) -> dict[str, int]:
             kind = op if p.dtype[n].kind == "f" or op == "load" else "other"
             found[kind] = found.get(kind, 0) + 1
     return found
-

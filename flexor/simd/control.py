@@ -109,7 +109,9 @@ class _Carried:
             waiting = [self._moved(m, x) for m, x in zip(self.memory, new, strict=True) if m]
             for x, inner, start in zip(new, self.inner, self.start_nodes, strict=True):
                 if start is not None:
-                    triples = zip(inner.at.ravel().tolist(), start.ravel().tolist(), nodes(p, x).ravel().tolist(), strict=True)
+                    triples = zip(
+                        inner.at.ravel().tolist(), start.ravel().tolist(), nodes(p, x).ravel().tolist(), strict=True
+                    )
                     for i, s, n in triples:
                         kept = i
                         if going is not None and p.uniform[i]:
@@ -183,7 +185,9 @@ def _scan(it: Interpreter, eqn: Any, *args: Array) -> list[Array]:
     loop.carries.append(Carry(count, p.const(0, I64), following, p.after(loop, I64, True)))
     final = carried.finish(out[:n], None)
     p.effects.append(loop)
-    results = [Array(np.arange(s.size).reshape(v.aval.shape), s.dtype, s) for s, v in zip(stacks, eqn.outvars[n:], strict=True)]
+    results = [
+        Array(np.arange(s.size).reshape(v.aval.shape), s.dtype, s) for s, v in zip(stacks, eqn.outvars[n:], strict=True)
+    ]
     return [*final, *results]
 
 
@@ -247,7 +251,11 @@ def _cond(it: Interpreter, eqn: Any, index: Array, *args: Array) -> list[Array]:
     for k in order:
         if out is None:
             guard = cost(branches[k]) > CHEAP
-            out = _guarded(it, branches[k], masks[k], args, _zeros(p, eqn.outvars)) if guard else _results(it, branches[k], args)
+            out = (
+                _guarded(it, branches[k], masks[k], args, _zeros(p, eqn.outvars))
+                if guard
+                else _results(it, branches[k], args)
+            )
         elif cost(branches[k]) > CHEAP:
             out = _guarded(it, branches[k], masks[k], args, out)
         else:

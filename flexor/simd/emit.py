@@ -163,7 +163,11 @@ class _Emitter:
                 value = self.splat(kind, value)
                 kind = self.kind(buffer.dtype, False, memory=True)
         if buffer.dtype == BOOL:
-            value = self.add(f"icmp ne {kind} {value}, zeroinitializer") if "x" in kind else self.add(f"icmp ne {kind} {value}, 0")
+            value = (
+                self.add(f"icmp ne {kind} {value}, zeroinitializer")
+                if "x" in kind
+                else self.add(f"icmp ne {kind} {value}, 0")
+            )
         return value
 
     def splat(self, kind: str, value: str) -> str:
@@ -180,16 +184,18 @@ class _Emitter:
         if buffer.dtype == BOOL:
             byte = self.kind(BOOL, buffer.uniform, memory=True)
             value, kind = self.add(f"zext {kind} {value} to {byte}"), byte
-        if e.index is not None and not p.uniform[e.index] and self.lanes > 1:
-            pointers = self.addresses(buffer, e.offset, e.index)
+        if e.at is not None and not p.uniform[e.at] and self.lanes > 1:
+            pointers = self.addresses(buffer, e.offset, e.at)
             n, scalar = self.lanes, kind.split(" x ")[1][:-1]
             short = {"float": "f32", "double": "f64"}.get(scalar, scalar)
             name = f"@llvm.masked.scatter.v{n}{short}.v{n}p0"
             self.declared[name] = f"declare void {name}({kind}, <{n} x ptr>, i32, <{n} x i1>)"
-            self.do(f"call void {name}({kind} {value}, <{n} x ptr> {pointers}, i32 {width(buffer.dtype)}, <{n} x i1> splat (i1 true))")
+            self.do(
+                f"call void {name}({kind} {value}, <{n} x ptr> {pointers}, i32 {width(buffer.dtype)}, <{n} x i1> splat (i1 true))"
+            )
             return
         align = width(buffer.dtype) * (1 if buffer.uniform or self.lanes == 1 else self.lanes)
-        self.do(f"store {kind} {value}, ptr {self.address(buffer, e.offset, e.index)}, align {min(align, ALIGN)}")
+        self.do(f"store {kind} {value}, ptr {self.address(buffer, e.offset, e.at)}, align {min(align, ALIGN)}")
 
     # nodes
 
@@ -247,7 +253,8 @@ class _Emitter:
         p = self.p
         op, dtype, args, uniform = p.op[n], p.dtype[n], p.args[n], p.uniform[n]
         if op == "load":
-            return self.load(*args, uniform)
+            buffer, offset, index = args
+            return self.load(buffer, offset, index, uniform)
         operands = [self.use(a, uniform) for a in args]
         kind = self.kind(dtype, uniform)
         if op in COMPARE:
@@ -330,7 +337,7 @@ class _Emitter:
             if id(e) not in self.plan.effects:
                 continue
             if isinstance(e, Store):
-                self.demand([e.value] if e.index is None else [e.index, e.value], region)
+                self.demand([e.value] if e.at is None else [e.at, e.value], region)
                 self.write(e)
             elif isinstance(e, Loop):
                 self.loop(e, region)

@@ -225,7 +225,9 @@ def power(p: Program, x: int, y: int) -> int:
             return integer_pow(p, x, whole)
         if known > 0:
             root = m.one("sqrt", x)
-            return m.mul(root, integer_pow(p, x, whole)) if whole else m.when(m.test("eq", x, m.c(-np.inf)), m.c(np.inf), root)
+            return (
+                m.mul(root, integer_pow(p, x, whole)) if whole else m.when(m.test("eq", x, m.c(-np.inf)), m.c(np.inf), root)
+            )
     if m.single:
         wide = power(p, p.node("convert", F64, x), p.node("convert", F64, y))
         return p.node("convert", F32, wide)
@@ -436,11 +438,11 @@ def acos(p: Program, x: int) -> int:
 
 
 def _erfc_positive(m: _Maths, a: int) -> int:
-    """erfc(a) = t exp(-a^2 + P(t)), t = 2 / (2 + a), for 0 <= a < 30."""
+    """erfc(a) = t exp(-a^2 + P(t - 1/2)), t = 2 / (2 + a), for 0 <= a < 30."""
     t = m.div(m.c(2), m.add(a, m.c(2)))
     square = m.mul(a, a)
     low = m.fma(a, a, m.one("neg", square))
-    tail = m.polynomial(poly.ERFC, t)
+    tail = m.polynomial(poly.ERFC, m.sub(t, m.c(0.5)))
     value = m.mul(exp(m.p, m.one("neg", square)), exp(m.p, m.sub(tail, low)))
     return m.mul(t, value)
 

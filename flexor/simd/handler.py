@@ -63,7 +63,10 @@ TAIL
     read = [f"  %x{i} = load {vec}, ptr %b{i}, align {size}" for i in range(lanes)]
     keep = [f"  store {vec} {names[i]}, ptr %a{i}, align {size}" for i in range(lanes)]
     tile_out = "\n".join([*along, *across, *read, *shuffles, *keep])
-    each = [f"  %e{i} = getelementptr i8, ptr %r{i}, i64 %ko\n  %f{i} = getelementptr i8, ptr %kat, i64 {i * size}" for i in range(lanes)]
+    each = [
+        f"  %e{i} = getelementptr i8, ptr %r{i}, i64 %ko\n  %f{i} = getelementptr i8, ptr %kat, i64 {i * size}"
+        for i in range(lanes)
+    ]
     copy = "\n  %v{i} = load {k}, ptr %{a}{i}, align {s}\n  store {k} %v{i}, ptr %{b}{i}, align {s}"
     tail_in = "\n".join(e + copy.format(i=i, k=kind, a="e", b="f", s=size) for i, e in enumerate(each))
     tail_out = "\n".join(e + copy.format(i=i, k=kind, a="f", b="e", s=size) for i, e in enumerate(each))
@@ -117,7 +120,9 @@ def _butterfly(lanes: int, vec: str, rows: list[str]) -> tuple[list[str], list[s
             for target, mask in ((i, first), (i + step, second)):
                 new[target] = f"%y{step}.{target}"
                 picks = ", ".join(f"i32 {m}" for m in mask)
-                lines.append(f"  {new[target]} = shufflevector {vec} {rows[i]}, {vec} {rows[i + step]}, <{lanes} x i32> <{picks}>")
+                lines.append(
+                    f"  {new[target]} = shufflevector {vec} {rows[i]}, {vec} {rows[i + step]}, <{lanes} x i32> <{picks}>"
+                )
         rows, step = new, 2 * step
     return rows, lines
 
@@ -159,16 +164,44 @@ exit:
 
 def handler(name: str, lanes: int, scratch: int, inputs: int, outputs: int, counted: tuple[str, int]) -> str:
     """The exported handler. `counted` says which list ("args" or "rets") and item has the batch as its first dimension."""
-    total = inputs + outputs
-    pointers = "\n".join(_pointer(k, inputs) for k in range(total))
-    batch = {"args": FRAME_ARGS, "rets": FRAME_RETS}[counted[0]] + LIST_ITEMS
-    return f"""
+    parts = (_LIBRARY, _worker(scratch), _RELEASE, _query(name, counted), _threads(lanes), _job(inputs, outputs), _spread())
+    return "".join(parts)
+
+
+_LIBRARY = """
 @message = private constant [64 x i8] c"flexor.simd: not enough memory for the scratch area of a kernel\\00"
 declare ptr @malloc(i64)
 declare ptr @aligned_alloc(i64, i64)
 declare void @free(ptr)
 declare i32 @sched_yield()
+"""
 
+_RELEASE = f"""
+define internal void @release(ptr %job) nounwind {{
+entry:
+  %p = getelementptr i8, ptr %job, i64 {REFERENCES}
+  %held = atomicrmw sub ptr %p, i64 1 acq_rel
+  %last = icmp eq i64 %held, 1
+  br i1 %last, label %drop, label %leave
+drop:
+  call void @free(ptr %job)
+  br label %leave
+leave:
+  ret void
+}}
+
+define internal void @help(ptr %job) nounwind {{
+entry:
+  call void @work(ptr %job)
+  call void @release(ptr %job)
+  ret void
+}}
+"""
+
+
+def _worker(scratch: int) -> str:
+    """What a thread does with a job: chunk after chunk, with a scratch area of its own."""
+    return f"""
 define internal void @work(ptr %job) nounwind {{
 entry:
   {_field("examples", "%job", EXAMPLES)}
@@ -212,27 +245,13 @@ give:
 leave:
   ret void
 }}
+"""
 
-define internal void @release(ptr %job) nounwind {{
-entry:
-  %p = getelementptr i8, ptr %job, i64 {REFERENCES}
-  %held = atomicrmw sub ptr %p, i64 1 acq_rel
-  %last = icmp eq i64 %held, 1
-  br i1 %last, label %drop, label %leave
-drop:
-  call void @free(ptr %job)
-  br label %leave
-leave:
-  ret void
-}}
 
-define internal void @help(ptr %job) nounwind {{
-entry:
-  call void @work(ptr %job)
-  call void @release(ptr %job)
-  ret void
-}}
-
+def _query(name: str, counted: tuple[str, int]) -> str:
+    """The beginning of the handler: answers the metadata query, and reads the number of examples."""
+    batch = {"args": FRAME_ARGS, "rets": FRAME_RETS}[counted[0]] + LIST_ITEMS
+    return f"""
 define ptr @{name}(ptr %frame) nounwind {{
 entry:
   {_field("api", "%frame", FRAME_API, "ptr")}
@@ -262,7 +281,12 @@ count:
   {_field("n", "%dims", 0)}
   %empty = icmp eq i64 %n, 0
   br i1 %empty, label %nothing, label %share
-share:
+"""
+
+
+def _threads(lanes: int) -> str:
+    """How many blocks there are, and how many threads the pool has; one, if it does not say."""
+    return f"""share:
   %n.up = add i64 %n, {lanes - 1}
   %blocks = udiv i64 %n.up, {lanes}
   {_field("attrs", "%frame", FRAME_ATTRS + ATTR_ITEMS, "ptr")}
@@ -289,7 +313,14 @@ alone:
   call void %destroy.f(ptr %destroy)
   store i64 1, ptr %threads.out
   br label %plan
-plan:
+"""
+
+
+def _job(inputs: int, outputs: int) -> str:
+    """How blocks are cut into chunks, and the job that threads share."""
+    total = inputs + outputs
+    pointers = "\n".join(_pointer(k, inputs) for k in range(total))
+    return f"""plan:
   %pool = load i64, ptr %threads.out
   %free.choice = icmp eq i64 %limit, 0
   %fewer = icmp slt i64 %limit, %pool
@@ -312,7 +343,12 @@ plan:
   {_set("%job", CHUNK, "i64", "%chunk")}
   {_set("%job", FAILED, "i64", "0")}
 {pointers}
-  %task = alloca [5 x i64]
+"""
+
+
+def _spread() -> str:
+    """Helpers are sent for, the caller works too, waits for blocks under way, and reports."""
+    return f"""  %task = alloca [5 x i64]
   {_set("%task", 0, "i64", "40")}
   {_set("%task", 8, "i64", "0")}
   {_set("%task", 16, "ptr", "%ctx")}
@@ -380,9 +416,11 @@ def _pointer(k: int, inputs: int) -> str:
 
 
 def _field(name: str, base: str, offset: int, kind: str = "i64") -> str:
-    return f"%{name}.at = getelementptr i8, ptr {base}, i64 {offset}\n  %{name} = load {kind}, ptr %{name}.at, align {8 if kind != 'i32' else 4}"
+    align = 8 if kind != "i32" else 4
+    return f"%{name}.at = getelementptr i8, ptr {base}, i64 {offset}\n  %{name} = load {kind}, ptr %{name}.at, align {align}"
 
 
 def _set(base: str, offset: int, kind: str, value: str) -> str:
     at = f"%set{base[1:]}{offset}"
-    return f"{at} = getelementptr i8, ptr {base}, i64 {offset}\n  store {kind} {value}, ptr {at}, align {8 if kind != 'i32' else 4}"
+    align = 8 if kind != "i32" else 4
+    return f"{at} = getelementptr i8, ptr {base}, i64 {offset}\n  store {kind} {value}, ptr {at}, align {align}"

@@ -32,7 +32,7 @@ def _read_at(p: Program, x: Array, window: np.ndarray, starts: list[int], tops: 
     choices = int(np.prod([t + 1 for _, t, _ in moving]))
     if x.buffer is None and choices * window.size <= SELECTIONS:
         return _selected(p, x.at.ravel(), window, [(s, t, int(np.prod(x.shape[a + 1 :]))) for s, t, a in moving], x.dtype)
-    x, first, steps = strided(p, x)
+    x, _, steps = strided(p, x)
     index = x.index
     for s, _, a in moving:
         index = shifted(p, index, p.node("mul", I64, s, p.const(steps[a], I64)))
@@ -42,7 +42,9 @@ def _read_at(p: Program, x: Array, window: np.ndarray, starts: list[int], tops: 
     return np.array([p.load(buffer, int(o), index) for o in at.ravel()], dtype=np.int64).reshape(window.shape)
 
 
-def _selected(p: Program, flat: np.ndarray, window: np.ndarray, moving: list[tuple[int, int, int]], dtype: np.dtype) -> np.ndarray:
+def _selected(
+    p: Program, flat: np.ndarray, window: np.ndarray, moving: list[tuple[int, int, int]], dtype: np.dtype
+) -> np.ndarray:
     """Comparison with every possible start, one axis after the other."""
     (start, top, step), rest = moving[0], moving[1:]
     out: np.ndarray | None = None
@@ -74,7 +76,9 @@ def _gather(it: Interpreter, eqn: Any, x: Array, indices: Array) -> list[Array]:
     batch_shape = [shape[k] for k in batch_dims]
     static = known(p, indices)
     if static is not None and not x.in_loops:
-        return [_static_gather(p, eqn, x, static, window, batch_shape, offset_dims, batch_dims, tops, batching, start_batching)]
+        return [
+            _static_gather(p, eqn, x, static, window, batch_shape, offset_dims, batch_dims, tops, batching, start_batching)
+        ]
     ids = nodes(p, indices).reshape(-1, indices.shape[-1])
     out = np.empty((len(ids), *window.shape), dtype=np.int64)
     places = list(np.ndindex(*batch_shape)) if batch_shape else [()]
@@ -122,7 +126,15 @@ def _static_gather(
 def _fill(value: Any, dtype: np.dtype) -> Any:
     if value is not None:
         return value
-    return np.nan if dtype.kind == "f" else True if dtype == BOOL else np.iinfo(dtype).min if dtype.kind == "i" else np.iinfo(dtype).max
+    return (
+        np.nan
+        if dtype.kind == "f"
+        else True
+        if dtype == BOOL
+        else np.iinfo(dtype).min
+        if dtype.kind == "i"
+        else np.iinfo(dtype).max
+    )
 
 
 def _scatter(combine: Callable[[Program, np.dtype, int, int], int]) -> Any:
@@ -185,7 +197,9 @@ def _update_nodes(
     p: Program, ids: np.ndarray, dtype: np.dtype, starts: list[int], tops: list[int], weights: list[int], inside: int,
     window: np.ndarray, values: list[int], combine: Callable[[Program, np.dtype, int, int], int],
 ) -> None:  # fmt: skip
-    options = [[int(p.value[s])] if p.value.get(s) is not None else list(range(t + 1)) for s, t in zip(starts, tops, strict=True)]
+    options = [
+        [int(p.value[s])] if p.value.get(s) is not None else list(range(t + 1)) for s, t in zip(starts, tops, strict=True)
+    ]
     for choice in np.ndindex(*(len(o) for o in options)):
         mask, shift = inside, 0
         for s, w, o, c in zip(starts, weights, options, choice, strict=True):

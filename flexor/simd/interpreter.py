@@ -41,7 +41,8 @@ class Interpreter:
         env: dict[Any, Array] = dict(zip([*jaxpr.constvars, *jaxpr.invars], [*consts, *args], strict=True))
 
         def read(v: Any) -> Array:
-            return constant(self.p, np.asarray(v.val, v.aval.dtype)) if isinstance(v, jex.Literal) else env[v]
+            literal = isinstance(v, jex.Literal)
+            return constant(self.p, np.asarray(v.val, v.aval.dtype)) if literal else env[v]
 
         for eqn in jaxpr.eqns:
             results = self.equation(eqn, [read(v) for v in eqn.invars])
@@ -54,7 +55,11 @@ class Interpreter:
         if name in CALLS:
             return self.closed(eqn.params[CALLS[name]], args)
         if name == "custom_linear_solve":
-            counts = [eqn.params["const_lengths"].matvec, eqn.params["const_lengths"].vecmat, eqn.params["const_lengths"].solve]
+            counts = [
+                eqn.params["const_lengths"].matvec,
+                eqn.params["const_lengths"].vecmat,
+                eqn.params["const_lengths"].solve,
+            ]
             solve = args[sum(counts[:2]) : sum(counts)]
             return self.closed(eqn.params["jaxprs"].solve, [*solve, *args[sum(eqn.params["const_lengths"]) :]])
         rule = self.rules.get(name)

@@ -31,7 +31,9 @@ def bind(jaxpr: Any, args: Sequence[Any], shared: Sequence[bool], summed: Sequen
     Inputs that are not `shared` have the batch as their first axis. `linear` marks inputs in which the results are linear.
     """
     linear = tuple(linear) if linear is not None else (False,) * len(args)
-    return kernel_p.bind(*args, jaxpr=jaxpr, shared=tuple(shared), summed=tuple(summed), size=size, threads=threads, linear=linear)
+    return kernel_p.bind(
+        *args, jaxpr=jaxpr, shared=tuple(shared), summed=tuple(summed), size=size, threads=threads, linear=linear
+    )
 
 
 def _abstract(*args: Any, jaxpr: Any, summed: Sequence[bool], size: int, **_: Any) -> list[Any]:
@@ -51,7 +53,9 @@ def _plain(*args: Any, jaxpr: Any, shared: Sequence[bool], summed: Sequence[bool
     return [x.sum(0) if s else x for x, s in zip(results, summed, strict=True)]
 
 
-def _run(*args: Any, jaxpr: Any, shared: Sequence[bool], summed: Sequence[bool], size: int, threads: int, **_: Any) -> list[Any]:
+def _run(
+    *args: Any, jaxpr: Any, shared: Sequence[bool], summed: Sequence[bool], size: int, threads: int, **_: Any
+) -> list[Any]:
     """The FFI call. Summed results come as a row for each block of lanes, and are added in that order."""
     out = [v.aval for v in jaxpr.jaxpr.outvars]
     if not out:
@@ -85,12 +89,11 @@ def _on_cpu(*args: Any, **params: Any) -> list[Any]:
     return _run(*args, **params)
 
 
-kernel_p.def_impl(lambda *args, **params: _eager(params_key(params))(*args))
 mlir.register_lowering(kernel_p, mlir.lower_fun(_notice, multiple_results=True))
 mlir.register_lowering(kernel_p, mlir.lower_fun(_on_cpu, multiple_results=True), platform="cpu")
 
 
-class params_key:  # noqa: N801
+class _Call:
     """Parameters of a call as a dictionary key: jaxprs compare by identity."""
 
     def __init__(self, params: dict[str, Any]):
@@ -101,12 +104,15 @@ class params_key:  # noqa: N801
         return hash(self.key)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, params_key) and self.key == other.key
+        return isinstance(other, _Call) and self.key == other.key
 
 
 @lru_cache(maxsize=512)
-def _eager(key: params_key) -> Any:
+def _eager(key: _Call) -> Any:
     return jax.jit(partial(kernel_p.bind, **key.params))
+
+
+kernel_p.def_impl(lambda *args, **params: _eager(_Call(params))(*args))
 
 
 # forward mode
@@ -151,7 +157,9 @@ def _no_tangent(x: Any) -> Any:
 def _jvp(primals: Sequence[Any], tangents: Sequence[Any], *, jaxpr: Any, shared: Sequence[bool], summed: Sequence[bool],
          size: int, threads: int, linear: Sequence[bool]) -> Any:  # fmt: skip
     out = bind(jaxpr, primals, shared, summed, size=size, threads=threads, linear=linear)
-    moving = tuple(not isinstance(t, ad.Zero) and _real(v.aval.dtype) for t, v in zip(tangents, jaxpr.jaxpr.invars, strict=True))
+    moving = tuple(
+        not isinstance(t, ad.Zero) and _real(v.aval.dtype) for t, v in zip(tangents, jaxpr.jaxpr.invars, strict=True)
+    )
     given = [t for t, m in zip(tangents, moving, strict=True) if m]
     real = [_real(v.aval.dtype) for v in jaxpr.jaxpr.outvars]
     moved: Any = iter(())
@@ -209,7 +217,9 @@ def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: Any, shared: Sequen
     given = [c for c, d in zip(cotangents, defined, strict=True) if d]
     fixed = [a for a, u in zip(args, undefined, strict=True) if not u]
     # the cotangent of a sum is the same for every example; a shared argument gets the sum of all
-    flags = [s for s, u in zip(shared, undefined, strict=True) if not u] + [s for s, d in zip(summed, defined, strict=True) if d]
+    flags = [s for s, u in zip(shared, undefined, strict=True) if not u] + [
+        s for s, d in zip(summed, defined, strict=True) if d
+    ]
     sums = [s for s, u in zip(shared, undefined, strict=True) if u]
     results = iter(bind(pulled, [*fixed, *given], flags, sums, size=size, threads=threads))
     return [next(results) if u else None for u in undefined]
@@ -246,7 +256,9 @@ def _batch_summed(args: Sequence[Any], dims: Sequence[Any], count: int, jaxpr: A
     moved = [a if d is None else jnp.moveaxis(a, d, 0) for a, d in zip(args, dims, strict=True)]
 
     def one(k: Any) -> list[Any]:
-        items = [a if d is None else lax.dynamic_index_in_dim(a, k, 0, keepdims=False) for a, d in zip(moved, dims, strict=True)]
+        items = [
+            a if d is None else lax.dynamic_index_in_dim(a, k, 0, keepdims=False) for a, d in zip(moved, dims, strict=True)
+        ]
         return bind(jaxpr, items, shared, summed, size=size, threads=threads, linear=linear)
 
     out = lax.map(one, jnp.arange(count))

@@ -39,11 +39,11 @@ class Buffer:
 
 
 class Store(NamedTuple):
-    """buffer[offset + index] = value."""
+    """buffer[offset + at] = value."""
 
     buffer: Buffer
     offset: int
-    index: int | None
+    at: int | None
     value: int
 
 
@@ -54,7 +54,7 @@ class Hold(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """A value that a loop or a branch hands on: seen inside as `inner`, starts as `start`, becomes `next`, seen after as `after`."""
+    """A value that a loop or a branch hands on: inside it is `inner`; it starts as `start`, becomes `next`, and then is `after`."""
 
     inner: int
     start: int

@@ -89,7 +89,7 @@ def _live(
             owner = p.regions[place[id(item)]].owner
             work.extend([] if owner is None else [owner])
             if isinstance(item, Store):
-                work.extend([item.value] if item.index is None else [item.value, item.index])
+                work.extend([item.value] if item.at is None else [item.value, item.at])
             else:
                 work.append(item.going if isinstance(item, Loop) else item.mask)
     for e in effects.values():
@@ -110,7 +110,7 @@ def _uses(p: Program, nodes: list[int], effects: dict[int, Any], place: dict[int
     for e in effects.values():
         here = place[id(e)]
         if isinstance(e, Store):
-            found.append((here, [e.value] if e.index is None else [e.value, e.index]))
+            found.append((here, [e.value] if e.at is None else [e.value, e.at]))
         else:
             found.append((here, [c.start for c in e.carries]))
             found.append((e.region, [c.next for c in e.carries]))

@@ -67,7 +67,9 @@ def test_a_second_compilation_comes_from_disk(folder):
     assert not compiled(1.5)
 
 
-@pytest.mark.parametrize("damage", [lambda d: d[: len(d) // 2], lambda d: b"", lambda d: d[:-9] + b"garbage!!", lambda d: b"x" + d])
+@pytest.mark.parametrize(
+    "damage", [lambda d: d[: len(d) // 2], lambda d: b"", lambda d: d[:-9] + b"garbage!!", lambda d: b"x" + d]
+)
 def test_a_damaged_file_is_made_anew(folder, damage):
     assert not compiled(2.5)
     (path,) = folder.iterdir()

@@ -192,7 +192,7 @@ def test_matrices_for_products_in_loops():
         found = jax.grad(lambda *a: loss(fx.simd.vmap, *a), argnums=k)(w, b, x)
         close(found, jax.grad(lambda *a: loss(jax.vmap, *a), argnums=k)(w, b, x), 256)
     agree(lambda x: jnp.tile(x, 400).reshape(400, 50) @ jnp.outer(x, x), x[:5])
-    agree(lambda x: jnp.exp(-jnp.tile(x, 400) ** 2).reshape(400, 50).sum(0), x[:5])
+    agree(lambda x: jnp.exp(-(jnp.tile(x, 400) ** 2)).reshape(400, 50).sum(0), x[:5])
 
 
 def test_loops_and_branches():
@@ -203,7 +203,12 @@ def test_loops_and_branches():
     agree(lambda x: lax.scan(lambda c, _: (0.999 * c, c), x, None, length=700), x)
     agree(lambda x: lax.while_loop(lambda z: z.sum() < 10, lambda z: z * z + 1, x), x, grad=False)
     agree(lambda x: lax.cond(x[0] > 0, jnp.sin, jnp.cos, x), x)
-    agree(lambda x: lax.cond(x[0] > 0, lambda z: z @ jnp.outer(jnp.sin(z), z) @ jnp.full((3, 40), 0.1), lambda z: jnp.ones(40), x), x)
+    agree(
+        lambda x: lax.cond(
+            x[0] > 0, lambda z: z @ jnp.outer(jnp.sin(z), z) @ jnp.full((3, 40), 0.1), lambda z: jnp.ones(40), x
+        ),
+        x,
+    )
     agree(lambda x: lax.switch(jnp.argmax(x), [lambda z: z, jnp.exp, lambda z: z**2], x), x)
     agree(lambda x: lax.map(lambda z: lax.cond(z > 0, lambda: jnp.log(z), lambda: z), x), x, grad=False)
 
@@ -211,8 +216,16 @@ def test_loops_and_branches():
 def test_lanes_leave_a_loop_at_different_times():
     """A lane that has left keeps its values and its counter, and does not come back."""
     n = jnp.arange(40)
-    agree(lambda n: lax.while_loop(lambda c: c[0] != n, lambda c: (c[0] + 1, c[1] + c[0] * c[0]), (jnp.zeros((), n.dtype), n)), n)
-    agree(lambda n: lax.while_loop(lambda c: (c[0] % 7 != n % 7) & (c[0] < 30), lambda c: (c[0] + 1, 2 * c[1]), (n * 0, n + 1)), n)
+    agree(
+        lambda n: lax.while_loop(lambda c: c[0] != n, lambda c: (c[0] + 1, c[1] + c[0] * c[0]), (jnp.zeros((), n.dtype), n)),
+        n,
+    )
+    agree(
+        lambda n: lax.while_loop(
+            lambda c: (c[0] % 7 != n % 7) & (c[0] < 30), lambda c: (c[0] + 1, 2 * c[1]), (n * 0, n + 1)
+        ),
+        n,
+    )
 
     def nested(n):
         def outer(c):
@@ -238,10 +251,16 @@ def test_large_carries_live_in_memory():
 
 @pytest.mark.parametrize("dtype", FLOATS)
 def test_not_a_number_and_infinity_behave_as_in_xla(dtype):
-    x = jnp.array([jnp.nan, jnp.inf, -jnp.inf, 0.0, -0.0, 1.0, -1.0, 2.5, -7.5, jnp.finfo(dtype).tiny, jnp.finfo(dtype).max], dtype)
+    x = jnp.array(
+        [jnp.nan, jnp.inf, -jnp.inf, 0.0, -0.0, 1.0, -1.0, 2.5, -7.5, jnp.finfo(dtype).tiny, jnp.finfo(dtype).max], dtype
+    )
     agree(lambda x: (x + 1, x * 2, 1 / x, jnp.sqrt(x), jnp.abs(x), -x, x == x, jnp.isnan(x), jnp.isfinite(x)), x, grad=False)
     agree(lambda x: (jnp.maximum(x, 0.5), jnp.minimum(x, 0.5), jnp.sign(x), jnp.floor(x)), x, grad=False)
-    agree(lambda x: (jnp.exp(x), jnp.log(x), jnp.tanh(x), jax.nn.sigmoid(x), jnp.expm1(x), jnp.log1p(x), jnp.exp2(x)), x, grad=False)
+    agree(
+        lambda x: (jnp.exp(x), jnp.log(x), jnp.tanh(x), jax.nn.sigmoid(x), jnp.expm1(x), jnp.log1p(x), jnp.exp2(x)),
+        x,
+        grad=False,
+    )
     agree(lambda x: (jnp.arctan(x), jax.scipy.special.erf(x), jax.scipy.special.erfc(x), jnp.cbrt(x)), x, grad=False)
     agree(lambda x: (jnp.sinh(x), jnp.cosh(x), jnp.arcsinh(x), jnp.arccos(x), jnp.arcsin(x), jnp.arctanh(x)), x, grad=False)
     a, b = (z.ravel() for z in jnp.meshgrid(x, x))

@@ -9,8 +9,24 @@ from jax import lax
 
 import flexor as fx
 
-UNARY = [jnp.sin, jnp.tanh, jnp.abs, lambda x: x**2, lambda x: -x, lambda x: jnp.sqrt(jnp.abs(x)), lambda x: jnp.exp(-x * x), jnp.floor]
-BINARY = [jnp.add, jnp.subtract, jnp.multiply, jnp.maximum, lambda x, y: jnp.where(x > y, x, 0.5 * y), lambda x, y: x / (1 + y * y)]
+UNARY = [
+    jnp.sin,
+    jnp.tanh,
+    jnp.abs,
+    lambda x: x**2,
+    lambda x: -x,
+    lambda x: jnp.sqrt(jnp.abs(x)),
+    lambda x: jnp.exp(-x * x),
+    jnp.floor,
+]
+BINARY = [
+    jnp.add,
+    jnp.subtract,
+    jnp.multiply,
+    jnp.maximum,
+    lambda x, y: jnp.where(x > y, x, 0.5 * y),
+    lambda x, y: x / (1 + y * y),
+]
 SHAPES = [
     lambda x: x[::-1], lambda x: jnp.roll(x, 1), lambda x: jnp.cumsum(x), lambda x: x - x.mean(), lambda x: jnp.sort(x),
     lambda x: x.at[0].add(x[-1]), lambda x: x.reshape(2, 2).T.ravel(), lambda x: jnp.outer(x, x) @ x / 4, lambda x: x[jnp.argmax(x)] * x,
@@ -18,7 +34,9 @@ SHAPES = [
     lambda x: lax.cond(x[0] > x[1], jnp.cos, lambda z: z, x),
     lambda x: lax.while_loop(lambda z: jnp.max(jnp.abs(z)) > 1, lambda z: z / 2, x),
 ]  # fmt: skip
-STEPS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 99), st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=14)
+STEPS = st.lists(
+    st.tuples(st.integers(0, 2), st.integers(0, 99), st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=14
+)
 
 
 def program(steps):

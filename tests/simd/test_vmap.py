@@ -31,7 +31,9 @@ def same(a, b, tolerance=1e-13):
 def test_axes_mean_what_they_mean_in_jax(in_axes, out_axes):
     x = X if in_axes[0] == 0 else X.T
     if out_axes == -1:
-        same(fx.simd.vmap(lambda x, w: x @ w, in_axes, out_axes)(x, W), jax.vmap(lambda x, w: x @ w, in_axes, out_axes)(x, W))
+        same(
+            fx.simd.vmap(lambda x, w: x @ w, in_axes, out_axes)(x, W), jax.vmap(lambda x, w: x @ w, in_axes, out_axes)(x, W)
+        )
     else:
         same(fx.simd.vmap(f, in_axes, out_axes)(x, W), jax.vmap(f, in_axes, out_axes)(x, W))
 
@@ -69,7 +71,8 @@ def test_an_example_gives_the_same_bits_anywhere(dtype):
 
 def test_gradients_of_shared_arguments_do_not_depend_on_threads():
     gradients = [
-        jax.grad(lambda w, t=t: fx.simd.vmap(f, (0, None), threads=t)(jnp.tile(X, (20, 1)), w)["a"].sum())(W) for t in (1, None)
+        jax.grad(lambda w, t=t: fx.simd.vmap(f, (0, None), threads=t)(jnp.tile(X, (20, 1)), w)["a"].sum())(W)
+        for t in (1, None)
     ]
     np.testing.assert_array_equal(*gradients)
 
@@ -139,7 +142,9 @@ def test_without_kernels_the_same_call_is_jax_vmap_with_one_notice(monkeypatch):
         same(fx.simd.vmap(lambda x: x * 3)(X), 3 * X)
         same(fx.simd.vmap(lambda x: x * 4)(X), 4 * X)
     notices = [str(w.message) for w in caught if "flexor.simd" in str(w.message)]
-    assert notices == ["flexor.simd: no kernels for processors of type 'abacus'; the same calls run through jax.vmap and XLA."]
+    assert notices == [
+        "flexor.simd: no kernels for processors of type 'abacus'; the same calls run through jax.vmap and XLA."
+    ]
     with pytest.raises(RuntimeError, match="abacus"):
         fx.simd.inspect(jnp.sin, 1.0)
 

@@ -1,13 +1,11 @@
 """Prints `flexor/simd/polynomials.py`: near-minimax polynomials (Chebyshev interpolation in 90 digits) for `functions.py`.
 
-    python tests/simd/fit_polynomials.py > flexor/simd/polynomials.py
+python benchmarks/_fit_polynomials.py > flexor/simd/polynomials.py
 """
 
 from mpmath import asin, atan, chebyfit, cos, erf, erfc, exp, expm1, log, mp, mpf, nstr, pi, sin, sqrt
 
 mp.dps = 90
-
-
 
 
 def even(f, shift, power):
@@ -32,9 +30,9 @@ def log_tail(z):
     return (log((1 + s) / (1 - s)) - 2 * s) / s**3
 
 
-def erfc_tail(t):
-    """log(erfc(x) exp(x^2) / t) with t = 2 / (2 + x) (Numerical Recipes, 6.2)."""
-    t = max(t, mpf(10) ** -9)
+def erfc_tail(w):
+    """log(erfc(x) exp(x^2) / t) with t = w + 1/2 = 2 / (2 + x) (Numerical Recipes, 6.2)."""
+    t = max(w + mpf("0.5"), mpf(10) ** -9)
     x = 2 / t - 2
     if x > 60:
         x2 = 1 / (2 * x * x)
@@ -55,11 +53,11 @@ TABLES = {
     "ATAN": (even(atan, lambda x: x, 3), (0, A), (5, 11)),
     "ASIN": (even(asin, lambda x: x, 3), (0, mpf("0.255")), (6, 13)),
     "ERF": (even(erf, lambda x: x * 0, 1), (0, mpf("1.02")), (8, 14)),
-    "ERFC": (erfc_tail, (mpf("0.06"), 1), (13, 26)),
+    "ERFC": (erfc_tail, (mpf("-0.44"), mpf("0.5")), (13, 26)),
 }
 
 if __name__ == "__main__":
-    print('"""Coefficients, lowest power first, printed by `tests/simd/fit_polynomials.py`: for float32, for float64."""\n')
+    print('"""Coefficients, lowest power first, printed by `benchmarks/_fit_polynomials.py`: for float32, for float64."""\n')
     for name, (f, interval, sizes) in TABLES.items():
         print(f"{name} = (")
         for size in sizes:

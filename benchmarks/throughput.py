@@ -1,0 +1,299 @@
+"""How many robots per second? Rollouts by SIMD kernels, MuJoCo C, XLA and MJX, all in one run, on all cores and on one."""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from functools import partial
+from importlib import resources
+from typing import Any, NamedTuple
+
+os.environ.setdefault("FLEXOR_CACHE", tempfile.mkdtemp(prefix="flexor-throughput-"))
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+from _form import Check, Result, at_most, run
+from mujoco import rollout as mujoco_rollout
+
+import flexor as fx
+from flexor.dynamics import aba, forward_kinematics
+from flexor.solvers.mujoco import mujoco_model
+
+jax.config.update("jax_enable_x64", True)
+warnings.simplefilter("ignore")
+DT, STEPS = 0.002, 50
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+SPREAD = 0.1  # standard deviation of the initial velocities, rad/s and m/s
+
+
+def four_feet() -> str:
+    """The bundled quadruped (Laikago's figures) with its trunk lifted out of collision: four feet on the ground."""
+    text = (resources.files("flexor.robots") / "descriptions" / "quadruped.xml").read_text()
+    return text.replace('size="0.22 0.09 0.055" conaffinity="1"', 'size="0.22 0.09 0.055"')
+
+
+class Case(NamedTuple):
+    """A robot, what it touches, and its keyframe."""
+
+    name: str
+    load: Callable[..., fx.Model]
+    contact: Any
+    start: str | None
+    touching: bool
+
+
+def cases(quick: bool) -> list[Case]:
+    small = [
+        Case("cartpole", partial(fx.load, "cartpole"), None, None, False),
+        Case("double_pendulum", partial(fx.load, "double_pendulum"), None, None, False),
+    ]
+    if quick:
+        return small
+    return [
+        *small,
+        Case("panda", partial(fx.load, "panda"), None, None, False),
+        Case("laikago, in the air", partial(fx.load, "laikago", floating=True), None, None, False),
+        Case("g1, in the air", partial(fx.load, "g1", floating=True), None, None, False),
+        Case("laikago, four feet, penalty", partial(fx.load, four_feet()), fx.Penalty(), "stand", True),
+        Case("laikago, four feet, NCP", partial(fx.load, four_feet()), fx.NCP(), "stand", True),
+        Case("ant, NCP", partial(fx.load, "ant"), fx.NCP(), "stand", True),
+    ]
+
+
+def best(f: Callable[[], Any], repeats: int = 3) -> float:
+    """Seconds of the fastest of a few runs."""
+    f()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        f()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def seconds(f: Callable[..., Any], *args: Any, repeats: int = 3) -> float:
+    """Seconds of a call of a compiled function."""
+    return best(lambda: jax.block_until_ready(f(*args)), repeats)
+
+
+def initial(model: fx.Model, start: str | None, batch: int) -> tuple[np.ndarray, np.ndarray]:
+    q = np.asarray(model.reference if start is None else model.keyframe(start))
+    qd = np.random.default_rng(0).normal(size=(batch, model.nv)) * SPREAD
+    return np.broadcast_to(q, (batch, model.nq)).copy(), qd
+
+
+def flexor_rollout(case: Case, model: fx.Model, *, simd: bool, threads: int | None = None) -> Callable[..., Any]:
+    """A function of batches of q and qd to batches of trajectories."""
+    sim = fx.Simulator(model, fx.RigidSolver(contact=case.contact), dt=DT, simd=False)
+
+    def one(q: Any, qd: Any) -> Any:
+        trajectory = sim.rollout(sim.solver.init(model, fx.State(q, qd, jnp.zeros((), model.dtype))), steps=STEPS)
+        return trajectory.q, trajectory.qd
+
+    return fx.simd.vmap(one, threads=threads) if simd else jax.jit(jax.vmap(one))
+
+
+def mujoco_rollouts(model: fx.Model, q: np.ndarray, qd: np.ndarray, threads: int) -> tuple[float, np.ndarray]:
+    """Seconds, and positions at the end, by `mujoco.rollout` with semi-implicit Euler."""
+    compiled = mujoco_model(model)
+    compiled.opt.timestep = DT
+    compiled.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_EULERDAMP)
+    if not model.topology.pairs:
+        compiled.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
+    state = np.concatenate([np.zeros((len(q), 1)), q, qd], axis=1)
+    assert state.shape[1] == mujoco.mj_stateSize(compiled, mujoco.mjtState.mjSTATE_FULLPHYSICS)
+    data = [mujoco.MjData(compiled) for _ in range(threads)]
+    with mujoco_rollout.Rollout(nthread=threads) as pool:
+        out = pool.rollout([compiled] * len(q), data, state, nstep=STEPS)[0]
+        taken = best(lambda: pool.rollout([compiled] * len(q), data, state, nstep=STEPS))
+    return taken, out[:, -1, 1 : 1 + model.nq]
+
+
+def mjx_seconds(model: fx.Model, q: np.ndarray, qd: np.ndarray) -> float:
+    """Seconds of MJX for the same rollouts."""
+    from mujoco import mjx
+
+    compiled = mujoco_model(model)
+    compiled.opt.timestep = DT
+    on_device = mjx.put_model(compiled)
+    data = mjx.make_data(on_device)
+
+    def one(q: Any, qd: Any) -> Any:
+        start = data.replace(qpos=q, qvel=qd)
+        return jax.lax.scan(lambda d, _: (mjx.step(on_device, d), None), start, None, length=5)[0].qpos
+
+    f = jax.jit(jax.vmap(one))
+    start = jnp.asarray(q, data.qpos.dtype), jnp.asarray(qd, data.qvel.dtype)
+    return best(lambda: jax.block_until_ready(f(*start)), 1) * STEPS / 5
+
+
+def measure_case(case: Case, quick: bool) -> Iterator[dict[str, Any]]:
+    batches = (1, 64) if quick else (1, 64, 1024, 8192)
+    dtypes = (jnp.float32,) if quick else (jnp.float32, jnp.float64)
+    reference = case.load(dtype=jnp.float64)
+    for dtype in dtypes:
+        model = case.load(dtype=dtype)
+        simd, alone, xla = (
+            flexor_rollout(case, model, simd=s, threads=t) for s, t in ((True, None), (True, 1), (False, None))
+        )
+        for batch in batches:
+            q, qd = initial(reference, case.start, batch)
+            args = jnp.asarray(q, dtype), jnp.asarray(qd, dtype)
+            ns = 1e9 / batch / STEPS
+            found = jax.block_until_ready(simd(*args))
+            ours = seconds(simd, *args) * ns
+            one_core = seconds(alone, *args) * ns if batch >= 1024 else ""
+            theirs, end = mujoco_rollouts(reference, q, qd, min(CORES, batch))
+            with_xla: float | str = ""
+            if batch in (64, 1024) and dtype == jnp.float32 and (batch == 64 or not case.touching):
+                with_xla = seconds(xla, *args, repeats=1) * ns
+            with_mjx: float | str = ""
+            if batch == 1024 and dtype == jnp.float32 and case.name in ("ant, NCP", "laikago, in the air"):
+                with_mjx = mjx_seconds(reference, q[:256], qd[:256]) * 1e9 / 256 / STEPS
+            yield {
+                "robot": case.name, "nv": model.nv, "dtype": jnp.dtype(dtype).name, "batch": batch, "simd ns": ours,
+                "one thread ns": one_core, "MuJoCo ns": theirs * ns, "XLA ns": with_xla, "MJX ns": with_mjx,
+                "times MuJoCo": theirs * ns / ours,
+                "distance to MuJoCo": float(np.abs(np.asarray(found[0][:, -1], float) - end).max()),
+            }  # fmt: skip
+
+
+def peak_flops(dtype: Any) -> float:
+    """Flops per second of one thread in a kernel of nothing but fused multiply-adds."""
+    x = jnp.linspace(0.1, 0.9, 24).astype(dtype)
+    rows = jnp.broadcast_to(x, (256, 24))
+
+    def f(x: Any) -> Any:
+        def body(c: Any, _: Any) -> Any:
+            for _ in range(8):
+                c = c * 0.999 + 0.001
+            return c, None
+
+        return jax.lax.scan(body, x, None, length=20_000)[0]
+
+    g = fx.simd.vmap(f, threads=1)
+    return 2 * 8 * 24 * 20_000 * 256 / seconds(g, rows)
+
+
+def aba_share(dtype: Any) -> tuple[float, float]:
+    """Flops per second of forward dynamics of Laikago on one thread, and nanoseconds."""
+    model = fx.load("laikago", floating=True, dtype=dtype)
+    sources = initial(model, None, 1024)
+    q, qd = (jnp.asarray(x, dtype) for x in sources)
+
+    def f(q: Any, qd: Any) -> Any:
+        return aba(model, forward_kinematics(model, q), qd, jnp.zeros_like(qd))
+
+    about = fx.simd.inspect(f, q[0], qd[0])
+    g = fx.simd.vmap(f, threads=1)
+    taken = seconds(g, q, qd) / 1024
+    return about.flops / taken, taken * 1e9
+
+
+COMPILE = """
+import sys, time, warnings
+sys.path.insert(0, {here!r})
+warnings.simplefilter("ignore")
+import jax, jax.numpy as jnp
+import throughput as t, flexor as fx
+from flexor.simd.compiler import Signature, compile_kernel
+case = [c for c in t.cases(False) if c.name == {name!r}][0]
+model = case.load(dtype=jnp.float32)
+sim = fx.Simulator(model, fx.RigidSolver(contact=case.contact), dt=t.DT, simd=False)
+def one(q, qd):
+    return sim.rollout(sim.solver.init(model, fx.State(q, qd, jnp.zeros((), model.dtype))), steps=100).q[-1].sum()
+for f in (one, jax.grad(one, (0, 1))):
+    jaxpr = jax.make_jaxpr(f)(model.reference, jnp.zeros(model.nv, jnp.float32))
+    kernel = compile_kernel(jaxpr, Signature((False, False), (False,) * len(jaxpr.out_avals), False))
+    print(kernel.warm, kernel.seconds["total"])
+"""
+
+
+def compile_seconds(name: str) -> dict[str, float]:
+    """Seconds to compile a rollout and its gradient, cold and, in a second process, from disk."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    found: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in ("cold", "warm"):
+            done = subprocess.run([sys.executable, "-c", COMPILE.format(here=here, name=name)], capture_output=True, text=True,
+                                  check=True, env={**os.environ, "FLEXOR_CACHE": folder})  # fmt: skip
+            forward, gradient = (line.split() for line in done.stdout.splitlines())
+            assert (forward[0], gradient[0]) == (str(kind == "warm"),) * 2
+            found |= {f"forward, {kind}": float(forward[1]), f"gradient, {kind}": float(gradient[1])}
+    return found
+
+
+def gradient_ratio(case: Case) -> float:
+    """Time of the gradient of 100 steps to initial state, controls and masses over that of the rollout."""
+    model = case.load(dtype=jnp.float32)
+    sim = fx.Simulator(model, fx.RigidSolver(contact=case.contact), dt=DT, simd=False)
+    q, qd = (jnp.asarray(x, jnp.float32) for x in initial(model, case.start, 1024))
+    u = jnp.zeros((1024, 100, model.nu), jnp.float32)
+
+    def end(q: Any, qd: Any, u: Any, masses: Any) -> Any:
+        robot = eqx.tree_at(lambda m: m.bodies.mass, model, masses)
+        moved = fx.Simulator(robot, sim.solver, dt=DT, simd=False)
+        return moved.rollout(moved.solver.init(robot, fx.State(q, qd, jnp.zeros((), jnp.float32))), u).q[-1].sum()
+
+    masses = model.bodies.mass
+    axes = (0, 0, 0, None)
+    value = fx.simd.vmap(end, axes)
+    gradient = fx.simd.vmap(jax.grad(end, (0, 1, 2, 3)), axes)
+    times = [seconds(f, q, qd, u, masses) for f in (value, gradient)]
+    return times[1] / times[0]
+
+
+def more(what: str, value: float, target: float) -> Check:
+    return Check(what, value, f">= {target:g}", bool(value >= target))
+
+
+def measure(quick: bool) -> Result:
+    rows = [row for case in cases(quick) for row in measure_case(case, quick)]
+    checks, remarks = [], []
+    for row in rows:
+        half = 1.0 if row["dtype"] == "float32" else 0.5
+        touching = any(c.touching for c in cases(quick) if c.name == row["robot"])
+        label = f"{row['robot']}, {row['dtype']}, {row['batch']}"
+        if row["batch"] >= 1024 and (touching or row["nv"] >= 18):
+            checks.append(more(f"times MuJoCo: {label}", row["times MuJoCo"], (10 if touching else 20) * half))
+        if row["batch"] == 1:
+            checks.append(at_most(f"one robot, times MuJoCo's time: {label}", 1 / row["times MuJoCo"], 1.0))
+        if row["batch"] == 8192:
+            checks.append(more(f"two threads over one: {label}", row["one thread ns"] / row["simd ns"], 1.6))
+    dtypes = (jnp.float32,) if quick else (jnp.float32, jnp.float64)
+    for dtype in dtypes if not quick else ():
+        peak, (rate, ns) = peak_flops(dtype), aba_share(dtype)
+        remarks.append(
+            f"{jnp.dtype(dtype).name}: peak {peak / 1e9:.0f} Gflop/s on one thread, ABA {rate / 1e9:.0f} ({ns:.0f} ns)"
+        )
+        checks.append(more(f"share of the peak FMA rate in ABA, {jnp.dtype(dtype).name}", rate / peak, 0.25))
+    if not quick:
+        for name, forward, gradient in (("laikago, four feet, NCP", 5.0, 15.0), ("g1, in the air", 10.0, 40.0)):
+            taken = compile_seconds(name)
+            checks += [at_most(f"compile {k}: {name}", s, 0.5 if "warm" in k else forward if "forward" in k else gradient, "s")
+                       for k, s in taken.items()]  # fmt: skip
+        for case in cases(False):
+            if case.name.startswith("laikago"):
+                checks.append(at_most(f"gradient of 100 steps, times the rollout: {case.name}", gradient_ratio(case), 5.0))
+        remarks.append(f"Pinocchio's ABA of Laikago, called from Python: {pinocchio_ns():.0f} ns")
+    return Result(rows, checks, remarks)
+
+
+def pinocchio_ns() -> float:
+    import pinocchio as pin
+
+    from flexor.robots.find import find
+
+    model = pin.buildModelFromUrdf(str(find("laikago")), pin.JointModelFreeFlyer())
+    data, q, v = model.createData(), pin.neutral(model), np.zeros(model.nv)
+    return best(lambda: [pin.aba(model, data, q, v, v) for _ in range(1000)]) * 1e6
+
+
+if __name__ == "__main__":
+    run("How many robots per second, compared with MuJoCo, XLA and MJX?", measure)
