@@ -327,13 +327,34 @@ def _laws(p: Problem, scales: _Scales, u: Array, x: Array, y: Array) -> tuple[_L
 
 
 def _newton(p: Problem, scales: _Scales, now: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
-    """A point along the Newton step for the laws in the modes that the impulses are in now: the first that is better than
-    where it started, or the best of all tried, which may be worse: the way to the right modes can lead uphill.
+    """A point along the Newton step: the first that is better than where it started, or the best of all tried, which may be
+    worse: the way to the right modes can lead uphill."""
+    x, y, before = now
+    dx, dy = _newton_step(p, scales, x, y)
+
+    def point(length: Array) -> tuple[Array, Array, Array]:
+        xn = jnp.maximum(x[:, 0] + length * dx[:, 0], 0.0)
+        xt = _into_disc(x[:, 1:] + length * dx[:, 1:], p.friction * xn)
+        to = jnp.concatenate([xn[:, None], xt], axis=1)
+        to_row = jnp.clip(y + length * dy, p.low, p.high)
+        return to, to_row, residual(p, scales, to, to_row)
+
+    def shorter(carry: tuple[Any, Array]) -> tuple[Any, Array]:
+        best, length = carry
+        return _better(point(length), best), length / 2
+
+    full = (x + dx, y + dy, residual(p, scales, x + dx, y + dy))
+    full = (*full[:2], jnp.where(jnp.isnan(full[2]), jnp.inf, full[2]))
+    best, _ = lax.while_loop(lambda c: (c[1] > 0.1) & (c[0][2] >= before), shorter, (full, jnp.ones((), x.dtype)))
+    return best
+
+
+def _newton_step(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[Array, Array]:
+    """Newton step for the laws in the modes that the impulses are in now.
 
     With dx = -E^-1 (R + Rv J du), E = Rx + cfm Rv, and M du = J^T dx, the step solves
-    (M + sum J^T E^-1 Rv J) du = -sum J^T E^-1 R, a matrix as sparse as M where only the world is touched.
+    (M + sum J^T E^-1 Rv J) du = -sum J^T E^-1 R.
     """
-    x, y, before = now
     u = velocity(p, x, y)
 
     def contact(carry: tuple[Array, Array], item: tuple[Array, _Block, Array]) -> tuple[Any, Any]:
@@ -371,22 +392,7 @@ def _newton(p: Problem, scales: _Scales, now: tuple[Array, Array, Array]) -> tup
 
     _, dx = visit(p.active, response, lambda _, item: (None, none[1]), None, (KJ, z))
     _, dy = visit(p.active_row, response_row, lambda _, item: (None, zero), None, (KJ_row, z_row))
-
-    def point(length: Array) -> tuple[Array, Array, Array]:
-        xn = jnp.maximum(x[:, 0] + length * dx[:, 0], 0.0)
-        xt = _into_disc(x[:, 1:] + length * dx[:, 1:], p.friction * xn)
-        to = jnp.concatenate([xn[:, None], xt], axis=1)
-        to_row = jnp.clip(y + length * dy, p.low, p.high)
-        return to, to_row, residual(p, scales, to, to_row)
-
-    def shorter(carry: tuple[Any, Array]) -> tuple[Any, Array]:
-        best, length = carry
-        return _better(point(length), best), length / 2
-
-    full = (x + dx, y + dy, residual(p, scales, x + dx, y + dy))
-    full = (*full[:2], jnp.where(jnp.isnan(full[2]), jnp.inf, full[2]))
-    best, _ = lax.while_loop(lambda c: (c[1] > 0.1) & (c[0][2] >= before), shorter, (full, jnp.ones((), x.dtype)))
-    return best
+    return dx, dy
 
 
 def _eliminate(H: Array) -> list[tuple[Array, Array, Array]]:

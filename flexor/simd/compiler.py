@@ -14,10 +14,11 @@ from flexor.simd import cache, machine
 from flexor.simd.arrays import Array, copy_into, nodes
 from flexor.simd.emit import SCALAR, Argument, emit, width
 from flexor.simd.fingerprint import fingerprint
-from flexor.simd.handler import handler, lane_sum, transpose
+from flexor.simd.handler import handler
 from flexor.simd.interpreter import Interpreter
 from flexor.simd.program import F32, F64, Buffer, Program
 from flexor.simd.schedule import Schedule, schedule
+from flexor.simd.transpose import lane_sum, transpose
 
 
 @dataclass(frozen=True)

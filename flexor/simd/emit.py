@@ -150,8 +150,9 @@ class _Emitter:
             short = {"float": "f32", "double": "f64"}.get(scalar, scalar)
             name = f"@llvm.masked.gather.v{n}{short}.v{n}p0"
             self.declared[name] = f"declare {kind} {name}(<{n} x ptr>, i32, <{n} x i1>, {kind})"
+            everywhere = f"<{n} x i1> splat (i1 true)"
             value = self.add(
-                f"call {kind} {name}(<{n} x ptr> {pointers}, i32 {width(buffer.dtype)}, <{n} x i1> splat (i1 true), {kind} poison)"
+                f"call {kind} {name}(<{n} x ptr> {pointers}, i32 {width(buffer.dtype)}, {everywhere}, {kind} poison)"
             )
         else:
             full = not (uniform or buffer.uniform or self.lanes == 1)
@@ -270,8 +271,8 @@ class _Emitter:
         if op == "bitcast":
             return self.add(f"bitcast {self.kind(p.dtype[args[0]], uniform)} {operands[0]} to {kind}")
         if op == "not":
-            return self.add(f"xor {kind} {operands[0]}, {'splat (i1 true)' if 'x' in kind else 'true'}"
-                            if dtype == BOOL else f"xor {kind} {operands[0]}, {self.use(p.const(-1, dtype), uniform)}")  # fmt: skip
+            ones = self.use(p.const(True if dtype == BOOL else -1, dtype), uniform)
+            return self.add(f"xor {kind} {operands[0]}, {ones}")
         return self.add(self.floating(op, kind, operands) if dtype.kind == "f" else self.integer(op, dtype, kind, operands))
 
     def compare(self, op: str, dtype: np.dtype, uniform: bool, operands: list[str]) -> str:
@@ -430,7 +431,8 @@ class _Emitter:
         self.do("br label %blocks")
         self.start("finish")
         self.do("ret void")
-        head = "define internal void @kernel(ptr noalias %buffers, i64 %n, i64 %first, i64 %last, ptr noalias %scratch) #0 {\nentry:"
+        parameters = "ptr noalias %buffers, i64 %n, i64 %first, i64 %last, ptr noalias %scratch"
+        head = f"define internal void @kernel({parameters}) #0 {{\nentry:"
         text = "\n".join([*self.globals, *self.declared.values(), head, *self.lines, "}"])
         return Kernel(text, max(self.scratch, ALIGN))
 
@@ -466,7 +468,7 @@ class _Emitter:
                 self.move(a, k, "sum" if a.summed else "out")
 
     def move(self, a: Argument, k: int, what: str) -> None:
-        """Calls the transposition of `handler.py` between the caller's rows and a lane buffer."""
+        """Calls the transposition of `transpose.py` between the caller's rows and a lane buffer."""
         base, start = self.place(a.buffer)
         pointer = self.add(f"getelementptr i8, ptr {base}, i64 {start}")
         tail = f".{SCALAR[a.buffer.dtype.name]}" if what == "sum" else str(width(a.buffer.dtype))

@@ -54,7 +54,7 @@ class Hold(NamedTuple):
 
 
 class Carry(NamedTuple):
-    """A value that a loop or a branch hands on: inside it is `inner`; it starts as `start`, becomes `next`, and then is `after`."""
+    """A value that a loop or a branch hands on: inside it is `inner`; it starts as `start`, becomes `next`, then is `after`."""
 
     inner: int
     start: int

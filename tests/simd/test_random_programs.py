@@ -29,7 +29,8 @@ BINARY = [
 ]
 SHAPES = [
     lambda x: x[::-1], lambda x: jnp.roll(x, 1), lambda x: jnp.cumsum(x), lambda x: x - x.mean(), lambda x: jnp.sort(x),
-    lambda x: x.at[0].add(x[-1]), lambda x: x.reshape(2, 2).T.ravel(), lambda x: jnp.outer(x, x) @ x / 4, lambda x: x[jnp.argmax(x)] * x,
+    lambda x: x.at[0].add(x[-1]), lambda x: x.reshape(2, 2).T.ravel(), lambda x: jnp.outer(x, x) @ x / 4,
+    lambda x: x[jnp.argmax(x)] * x,
     lambda x: lax.scan(lambda c, y: (0.5 * c + y, c), x[0], x)[1],
     lambda x: lax.cond(x[0] > x[1], jnp.cos, lambda z: z, x),
     lambda x: lax.while_loop(lambda z: jnp.max(jnp.abs(z)) > 1, lambda z: z / 2, x),
