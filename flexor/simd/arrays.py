@@ -7,6 +7,7 @@ numpy while compiling, and costs nothing when running.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from flexor.simd.program import BOOL, DTYPES, I64, Buffer, Carry, Program
@@ -46,8 +47,10 @@ class Array:
 
 
 def check_dtype(dtype: Any) -> np.dtype:
-    """The dtype, or an error that says which ones there are."""
+    """The dtype, or an error that says which ones there are; tangents of integers, which have no content, count as bool."""
     found = np.dtype(dtype)
+    if found == jax.dtypes.float0:
+        return BOOL
     if found not in DTYPES:
         names = ", ".join(d.name for d in DTYPES)
         raise UnsupportedError(f"flexor.simd has no {found.name}; it works with {names}.")
@@ -58,6 +61,7 @@ def constant(p: Program, value: Any) -> Array:
     """A known array."""
     value = np.asarray(value)
     dtype = check_dtype(value.dtype)
+    value = np.zeros(value.shape, bool) if value.dtype == jax.dtypes.float0 else value
     if value.size > LARGE:
         return Array(np.arange(value.size).reshape(value.shape), dtype, p.buffer(dtype, value.size, data=value.ravel()))
     flat = value.ravel()

@@ -11,7 +11,7 @@ import jax
 import numpy as np
 
 from flexor.simd import cache, machine
-from flexor.simd.arrays import Array, copy_into, nodes
+from flexor.simd.arrays import Array, check_dtype, copy_into, nodes
 from flexor.simd.emit import SCALAR, Argument, emit, width
 from flexor.simd.fingerprint import fingerprint
 from flexor.simd.handler import handler
@@ -135,7 +135,7 @@ def build(jaxpr: Any, signature: Signature) -> tuple[Program, list[Argument], li
     p = Program()
     inputs, arrays = [], []
     for v, shared in zip(jaxpr.jaxpr.invars, signature.shared, strict=True):
-        dtype, size = np.dtype(v.aval.dtype), int(np.prod(v.aval.shape))
+        dtype, size = check_dtype(v.aval.dtype), int(np.prod(v.aval.shape))
         buffer = p.buffer(dtype, size, uniform=shared, fixed=True)
         inputs.append(Argument(buffer))
         arrays.append(Array(np.arange(size).reshape(v.aval.shape), dtype, buffer))

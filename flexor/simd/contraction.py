@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from flexor.simd.arrays import Array, copy_into, fold, nodes, shifted, strided
+from flexor.simd.arrays import Array, check_dtype, copy_into, fold, nodes, shifted, strided
 from flexor.simd.interpreter import Interpreter
 from flexor.simd.program import BOOL, I64, Buffer, Program
 
@@ -22,7 +22,7 @@ def _dot_general(it: Interpreter, eqn: Any, a: Array, b: Array) -> list[Array]:
     rows, columns = int(np.prod([a.shape[d] for d in fa])), int(np.prod([b.shape[d] for d in fb]))
     a = a.with_at(a.at.transpose([*ba, *fa, *ca]).reshape(batch, rows, inner))
     b = b.with_at(b.at.transpose([*bb, *fb, *cb]).reshape(batch, columns, inner))
-    dtype = np.dtype(eqn.outvars[0].aval.dtype)
+    dtype = check_dtype(eqn.outvars[0].aval.dtype)
     if _products(it.p, a, b) > PRODUCTS:
         return [_looped_dot(it.p, a, b, dtype).with_at(np.arange(batch * rows * columns).reshape(shape))]
     return [Array(_written_dot(it.p, nodes(it.p, a), nodes(it.p, b), dtype).reshape(shape), dtype)]

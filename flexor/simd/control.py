@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from flexor.simd.arrays import Array, copied, copy_into, nodes, reader, shifted, strided, uniform
+from flexor.simd.arrays import Array, check_dtype, copied, copy_into, nodes, reader, shifted, strided, uniform
 from flexor.simd.interpreter import CALLS, Interpreter, cost
 from flexor.simd.program import BOOL, I64, Carry, Loop, Program
 
@@ -166,7 +166,7 @@ def _scan(it: Interpreter, eqn: Any, *args: Array) -> list[Array]:
             return written
     flags = uniform_carry(body, [uniform(p, x) for x in fixed], [uniform(p, x) for x in carry], [uniform(p, x) for x in xs])
     rows = [strided(p, x) for x in xs]
-    stacks = [p.buffer(np.dtype(v.aval.dtype), int(np.prod(v.aval.shape))) for v in eqn.outvars[n:]]
+    stacks = [p.buffer(check_dtype(v.aval.dtype), int(np.prod(v.aval.shape))) for v in eqn.outvars[n:]]
     loop = p.loop()
     carried = _Carried(p, loop, carry, flags)
     with p.inside(loop, loop.head):
@@ -208,7 +208,7 @@ def _unrolled(
             stack.insert(0, y) if reverse else stack.append(y)
     stacked = []
     for stack, v in zip(ys, outvars, strict=True):
-        dtype, shape = np.dtype(v.aval.dtype), v.aval.shape
+        dtype, shape = check_dtype(v.aval.dtype), v.aval.shape
         if any(y.in_loops for y in stack):
             buffer, size = it.p.buffer(dtype, int(np.prod(shape))), stack[0].size
             for k, y in enumerate(stack):
@@ -261,7 +261,7 @@ def _cond(it: Interpreter, eqn: Any, index: Array, *args: Array) -> list[Array]:
         else:
             out = [_chosen(p, masks[k], new, old) for new, old in zip(_results(it, branches[k], args), out, strict=True)]
     assert out is not None
-    return [Array(ids, np.dtype(v.aval.dtype)) for ids, v in zip(out, eqn.outvars, strict=True)]
+    return [Array(ids, check_dtype(v.aval.dtype)) for ids, v in zip(out, eqn.outvars, strict=True)]
 
 
 def _results(it: Interpreter, body: Any, args: Sequence[Array]) -> list[np.ndarray]:
@@ -269,7 +269,7 @@ def _results(it: Interpreter, body: Any, args: Sequence[Array]) -> list[np.ndarr
 
 
 def _zeros(p: Program, outvars: list[Any]) -> list[np.ndarray]:
-    return [np.full(v.aval.shape, p.const(0, np.dtype(v.aval.dtype)), dtype=np.int64) for v in outvars]
+    return [np.full(v.aval.shape, p.const(0, check_dtype(v.aval.dtype)), dtype=np.int64) for v in outvars]
 
 
 def _chosen(p: Program, mask: int, new: np.ndarray, old: np.ndarray) -> np.ndarray:
