@@ -6,13 +6,14 @@ from typing import Any
 
 import equinox as eqx
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from flexor import simd
 
 _made: dict[Any, Callable[..., Any]] = {}
-KEPT = 64  # compiled functions kept for models that are compiled in
+_variants: dict[Any, set[Any]] = {}
+KEPT = 64  # compiled functions kept
+VARIANTS = 3  # sets of parameters of one robot that are compiled in before they become arguments
 
 
 def by_default() -> bool:
@@ -28,28 +29,33 @@ def compiled(f: Callable[..., Any], sim: Any, args: Any) -> Any:
 
     Arrays of the simulator whose values are known are compiled in, so that zeros and ones of a robot's description cost
     nothing; those that are being differentiated or batched are arguments that all members of a batch share, as are arrays in
-    functions among the arguments (a policy's weights).
+    functions among the arguments (a policy's weights). When one robot comes with ever new parameters, these become arguments
+    too: a loop over parameters compiles a few times, not every time.
     """
-    known, rest = eqx.partition((f, sim), lambda x: eqx.is_array(x) and not isinstance(x, jax.core.Tracer))
+    known, rest = eqx.partition(sim, lambda x: eqx.is_array(x) and not isinstance(x, jax.core.Tracer))
     shared, static = eqx.partition(rest, eqx.is_array)
-    policy = [callable(x) for x in args]
+    policy = tuple(callable(x) for x in args)
     parts = [eqx.partition(x, eqx.is_array) for x in args]
-    arrays, fixed = [p[0] for p in parts], [p[1] for p in parts]
-    functions = [a for a, is_function in zip(arrays, policy, strict=True) if is_function]
-    values = [a for a, is_function in zip(arrays, policy, strict=True) if not is_function]
     leaves, tree = jax.tree.flatten(known)
     digest = tuple((x.dtype.str, x.shape, np.asarray(x).tobytes()) for x in leaves)
-    rigid = jax.tree.flatten((static, fixed))
-    key = (f, tree, digest, rigid[1], tuple(rigid[0]), tuple(policy))
-    if key not in _made:
+    rigid, form = jax.tree.flatten((static, [p[1] for p in parts]))
+    kind = (f, tree, form, tuple(rigid), policy)
+    variants = _variants.setdefault(kind, set())
+    if digest not in variants and len(variants) >= VARIANTS:
+        known, shared, digest = None, eqx.combine(known, shared), ()
+    variants.add(digest)
+    functions = [p[0] for p, is_function in zip(parts, policy, strict=True) if is_function]
+    values = [p[0] for p, is_function in zip(parts, policy, strict=True) if not is_function]
+    if (kind, digest) not in _made:
         while len(_made) >= KEPT:
             _made.pop(next(iter(_made)))
+        fixed = [p[1] for p in parts]
 
         def call(shared: Any, functions: Any, values: Any) -> Any:
-            function, simulator = eqx.combine(jax.tree.unflatten(tree, leaves), shared, static)
+            whole = eqx.combine(shared, static) if known is None else eqx.combine(known, shared, static)
             given, plain = iter(functions), iter(values)
-            return function(simulator, *(eqx.combine(next(given if is_function else plain), rest)
-                                         for is_function, rest in zip(policy, fixed, strict=True)))  # fmt: skip
+            return f(whole, *(eqx.combine(next(given if is_function else plain), rest)
+                              for is_function, rest in zip(policy, fixed, strict=True)))  # fmt: skip
 
-        _made[key] = simd.jit(call, shared=(True, True, False))
-    return _made[key](shared, functions, jax.tree.map(jnp.asarray, values))
+        _made[kind, digest] = simd.jit(call, shared=(True, True, False))
+    return _made[kind, digest](shared, functions, values)

@@ -106,6 +106,19 @@ def test_policies_are_arguments_not_constants():
         np.testing.assert_allclose(g, h, atol=1e-12)
 
 
+def test_a_loop_over_parameters_compiles_a_few_times_only():
+    """The first few robots are compiled in; from then on the parameters are arguments, with the same results."""
+    model = fx.load("pendulum")
+    start = fx.Simulator(model).reset(jnp.full(model.nq, 0.4))
+    made = []
+    for damping in np.linspace(0.0, 0.5, 7):
+        simd, xla = pair(fx.replace(model, {"joint.*.damping": damping}))
+        np.testing.assert_allclose(simd.rollout(start, steps=9).qd, xla.rollout(start, steps=9).qd, atol=1e-13)
+        made.append(len(compiler._kernels))
+    assert made[2] == made[0] + 2
+    assert made[3:] == [made[0] + 3] * 4
+
+
 def test_a_policy_that_cannot_be_compiled_says_so():
     sim = fx.Simulator(fx.load("cartpole"), simd=True)
     with pytest.raises(fx.simd.UnsupportedError, match=r"'lgamma'.*test_kernels\.py"):
