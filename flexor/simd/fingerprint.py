@@ -61,5 +61,7 @@ def _parameter(digest: Any, value: Any) -> None:
         digest.update(f"({len(value)}".encode())
         for x in value:
             _parameter(digest, x)
+    elif isinstance(value, np.ndarray):
+        _constant(digest, value)
     elif not callable(value) or isinstance(value, type):
         digest.update(repr(value).encode())
