@@ -14,3 +14,10 @@ os.environ.setdefault("FLEXOR_CACHE", tempfile.mkdtemp(prefix="flexor-tests-"))
 import jax
 
 jax.config.update("jax_enable_x64", True)
+
+SLOW = ("test_benchmarks", "test_certificate", "test_ncp", "test_kernels", "test_demo", "test_docs")
+
+
+def pytest_collection_modifyitems(items):
+    """Files with long tests first, so that no worker is left alone with one at the end."""
+    items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from flexor.simd.control import uniform_results
 from flexor.simd.primitive import bind
 
 
@@ -21,18 +22,20 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, *, threads:
 
     @jax.jit
     @wraps(f)
-    def batched(*args: Any) -> Any:
-        leaves, tree = jax.tree.flatten(args)
-        axes = _axes(in_axes, args, "in_axes")
+    def batched(*args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs))
+        axes = [*_axes(in_axes, args, "in_axes"), *[0] * len(jax.tree.leaves(kwargs))]
         size = _size(leaves, axes, f)
         flat = [x if a is None else jnp.moveaxis(x, a, 0) for x, a in zip(map(jnp.asarray, leaves), axes, strict=True)]
         examples = [
             jax.ShapeDtypeStruct(x.shape if a is None else x.shape[1:], x.dtype) for x, a in zip(flat, axes, strict=True)
         ]
-        jaxpr, shape = jax.make_jaxpr(lambda *xs: f(*jax.tree.unflatten(tree, xs)), return_shape=True)(*examples)
+        jaxpr, shape = jax.make_jaxpr(_flattened(f, tree), return_shape=True)(*examples)
         shared = [a is None for a in axes]
-        out = bind(jaxpr, flat, shared, [False] * len(jaxpr.out_avals), size=size, threads=threads or 0)
         back = _axes(out_axes, shape, "out_axes")
+        if any(a is None and not same for a, same in zip(back, uniform_results(jaxpr, shared), strict=True)):
+            raise ValueError(f"a result of {_name(f)} with axis None in `out_axes` is not the same for all examples.")
+        out = bind(jaxpr, flat, shared, [False] * len(jaxpr.out_avals), size=size, threads=threads or 0)
         placed = [x[0] if a is None else jnp.moveaxis(x, 0, a) for x, a in zip(out, back, strict=True)]
         return jax.tree.unflatten(jax.tree.structure(shape), placed)
 
@@ -47,18 +50,29 @@ def jit(f: Callable[..., Any], *, shared: bool | tuple[bool, ...] = False) -> Ca
 
     @jax.jit
     @wraps(f)
-    def single(*args: Any) -> Any:
-        leaves, tree = jax.tree.flatten(args)
+    def single(*args: Any, **kwargs: Any) -> Any:
+        leaves, tree = jax.tree.flatten((args, kwargs))
         marks = shared if isinstance(shared, tuple) else (shared,) * len(args)
         flags = [mark for mark, part in zip(marks, args, strict=True) for _ in jax.tree.leaves(part)]
+        flags += [False] * len(jax.tree.leaves(kwargs))
         leaves = [jnp.asarray(x) for x in leaves]
         examples = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
-        jaxpr, shape = jax.make_jaxpr(lambda *xs: f(*jax.tree.unflatten(tree, xs)), return_shape=True)(*examples)
+        jaxpr, shape = jax.make_jaxpr(_flattened(f, tree), return_shape=True)(*examples)
         rows = [x if s else x[None] for x, s in zip(leaves, flags, strict=True)]
         out = bind(jaxpr, rows, flags, [False] * len(jaxpr.out_avals), size=1, threads=0)
         return jax.tree.unflatten(jax.tree.structure(shape), [x[0] for x in out])
 
     return single
+
+
+def _flattened(f: Callable[..., Any], tree: Any) -> Callable[..., Any]:
+    """f as a function of leaves."""
+
+    def flat(*xs: Any) -> Any:
+        args, kwargs = jax.tree.unflatten(tree, xs)
+        return f(*args, **kwargs)
+
+    return flat
 
 
 def _axes(axes: Any, tree: Any, what: str) -> list[int | None]:

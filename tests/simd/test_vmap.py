@@ -112,6 +112,12 @@ def test_within_jit_scan_and_vmap():
     same(jax.vmap(fx.simd.jit(lambda x: jnp.sin(x)))(X), jnp.sin(X))
 
 
+def test_keyword_arguments_have_their_batch_first():
+    g = lambda x, *, scale: x * scale  # noqa: E731
+    same(fx.simd.vmap(g)(X, scale=X[:, 0]), jax.vmap(g)(X, scale=X[:, 0]))
+    same(fx.simd.jit(g)(X, scale=2.0), 2 * X)
+
+
 def test_integer_arguments_and_results_have_no_gradient():
     g = lambda x, i: (x * i, i + 1)  # noqa: E731
     i = jnp.arange(45)
@@ -126,6 +132,7 @@ def test_integer_arguments_and_results_have_no_gradient():
         (lambda: fx.simd.vmap(jnp.add)(X, X[:3]), "batches of different sizes: argument 0 has 45, argument 1 has 3"),
         (lambda: fx.simd.vmap(jnp.sin, 2)(X), "has 2 dimensions, so none with the index 2"),
         (lambda: fx.simd.vmap(f, (0, None, 0))(X, W), "`in_axes` must be an integer, None, or a tree"),
+        (lambda: fx.simd.vmap(jnp.sin, 0, None)(X), "axis None in `out_axes` is not the same for all examples"),
         (lambda: fx.simd.vmap(f, threads=0), "`threads` must be a positive number, got 0"),
     ],
 )
