@@ -48,7 +48,10 @@ def test_scenes_cover_all_modes_of_a_robot_with_a_floor():
 
 @pytest.fixture(scope="module")
 def certificate():
-    return fx.certify(fx.load(HOPPER), steps=8)
+    """Through kernels, as users run it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLEXOR_SIMD", "on")
+        return fx.certify(fx.load(HOPPER), steps=8)
 
 
 def test_every_derivative_of_a_hopper_holds(certificate):
