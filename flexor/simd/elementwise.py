@@ -30,10 +30,6 @@ def _written(f: Callable[..., int], result: np.dtype | None = None) -> Any:
     return rule
 
 
-def _logical(op: str) -> Any:
-    return _direct(op)
-
-
 def _division(op: str) -> Any:
     """Integers never trap: dividing by zero gives -1 and leaves x as the remainder, as in XLA."""
 
@@ -131,7 +127,7 @@ def _square(p: Program, x: int) -> int:
 RULES = {
     **{name: _direct(name) for name in ("add", "sub", "mul", "neg", "abs", "sqrt", "floor", "ceil", "max", "min")},
     "add_any": _direct("add"),
-    **{name: _logical(name) for name in ("and", "or", "xor", "not")},
+    **{name: _direct(name) for name in ("and", "or", "xor", "not")},
     **{name: _direct(name, BOOL) for name in ("lt", "le", "gt", "ge", "eq", "ne")},
     "div": _division("div"),
     "rem": _division("rem"),

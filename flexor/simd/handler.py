@@ -10,7 +10,7 @@ FRAME_EXTENSION, FRAME_API, FRAME_CONTEXT, FRAME_STAGE = 8, 16, 24, 32
 FRAME_ARGS, FRAME_RETS, FRAME_ATTRS, LIST_ITEMS, ATTR_ITEMS = 40, 80, 120, 32, 40
 BUFFER_DATA, BUFFER_DIMS, SCALAR_VALUE = 24, 40, 8
 API_ERROR_CREATE, API_ERROR_DESTROY, API_SCHEDULE, API_THREADS, API_MINOR = 48, 64, 136, 144, 36
-EXTENSION_TYPE, EXTENSION_METADATA, METADATA_MAJOR, METADATA_MINOR, METADATA_TRAITS = 16, 24, 24, 28, 32
+EXTENSION_TYPE, EXTENSION_METADATA, METADATA_MAJOR, METADATA_MINOR, METADATA_TRAITS = 8, 24, 24, 28, 32
 EXECUTE = 3
 # the job that threads share: next chunk, blocks done, references, examples, blocks, blocks in a chunk, failure, buffers
 NEXT, DONE, REFERENCES, EXAMPLES, BLOCKS, CHUNK, FAILED, BUFFERS = 0, 8, 16, 24, 32, 40, 48, 56
@@ -114,7 +114,7 @@ entry:
   %asked = icmp ne ptr %ext, null
   br i1 %asked, label %query, label %staged
 query:
-  {_field("kind", "%ext", 8, "i32")}
+  {_field("kind", "%ext", EXTENSION_TYPE, "i32")}
   %metadata = icmp eq i32 %kind, 1
   br i1 %metadata, label %answer, label %staged
 answer:

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from jax.extend import core as jex
 
@@ -107,8 +106,3 @@ def _cost(jaxpr: Any) -> int:
         else:
             total += max(int(np.prod(v.aval.shape)) for v in eqn.outvars) if eqn.outvars else 0
     return total
-
-
-def avals(tree: Any) -> list[jax.ShapeDtypeStruct]:
-    """Shapes and types of the leaves."""
-    return [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in jax.tree.leaves(tree)]
