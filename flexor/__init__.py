@@ -4,6 +4,8 @@
 """
 
 from flexor import contact, dynamics, simd, spatial
+from flexor.augment import Add, Augmentation, Blueprint, Each, Replace, Scale, Shared, Whole
+from flexor.augment import networks as nets
 from flexor.certify import Certificate, certify
 from flexor.contact import NCP, Andersson, BrownMcPhee, Contacts, Hollars, Penalty, SmoothedCoulomb
 from flexor.model.description import DescriptionError, ModelWarning
@@ -14,6 +16,7 @@ from flexor.robots import load
 from flexor.solvers import (
     RK4,
     AbstractSolver,
+    HybridSolver,
     ImplicitDamping,
     MujocoSolver,
     RigidSolver,
@@ -30,29 +33,39 @@ __all__ = [
     "NCP",
     "RK4",
     "AbstractSolver",
+    "Add",
     "Andersson",
+    "Augmentation",
+    "Blueprint",
     "BrownMcPhee",
     "Certificate",
     "Contacts",
     "Control",
     "DescriptionError",
+    "Each",
     "Hollars",
+    "HybridSolver",
     "ImplicitDamping",
     "Model",
     "ModelWarning",
     "MujocoSolver",
     "Penalty",
+    "Replace",
     "RigidSolver",
+    "Scale",
     "SemiImplicitEuler",
+    "Shared",
     "Simulator",
     "SmoothedCoulomb",
     "State",
     "Status",
     "Trajectory",
+    "Whole",
     "certify",
     "contact",
     "dynamics",
     "load",
+    "nets",
     "parameters",
     "replace",
     "save",

@@ -23,8 +23,10 @@ class Tap(NamedTuple):
 
 
 TAPS: dict[str, Tap] = {
-    "joint.q": Tap("nq", "rad, m", "positions at the start of the step"),
-    "joint.qd": Tap("nv", "rad/s, m/s", "velocities at the start of the step"),
+    "joint.q": Tap("nq", "rad, m", "positions at the start of the step; with RK4 at every stage"),
+    "joint.qd": Tap("nv", "rad/s, m/s", "velocities at the start of the step; with RK4 at every stage"),
+    "link.rotation": Tap("nbody 3 3", "1", "rotation matrix of the body's frame in the world; to be read only"),
+    "link.velocity": Tap("nbody 6", "rad/s, m/s", "angular, and that of the body's origin, world axes; to be read only"),
     "joint.applied_force": Tap("nv", "N m, N", "actuators and `Control.tau`"),
     "joint.passive_force": Tap("nv", "N m, N", "springs and dampers"),
     "joint.gravity_force": Tap("nv", "N m, N", "generalised gravity, part of the bias"),
@@ -80,13 +82,20 @@ def listen(handler: Handler) -> Iterator[None]:
 
 
 def collect(f: Callable[..., Any]) -> Callable[..., tuple[Any, dict[str, Array]]]:
-    """`collect(f)(*args)` is `(f(*args), {name: value})` with every quantity that `f` tapped; the last value of a name."""
+    """`collect(f)(*args)` is `(f(*args), {name: value})` with every quantity that `f` tapped; the last value of a name.
+
+    An integrator with several stages taps everything at each: those of the first are kept, at the start of the step.
+    """
 
     def collected(*args: Any, **kwargs: Any) -> tuple[Any, dict[str, Array]]:
         heard: dict[str, Array] = {}
+        stages = 0
 
         def keep(name: str, value: Array) -> Array:
-            heard[name] = value
+            nonlocal stages
+            stages += name == "joint.q"
+            if stages <= 1:
+                heard[name] = value
             return value
 
         with listen(keep):

@@ -46,11 +46,14 @@ def tapped(contacts: Contacts) -> tuple[Contacts, Float[Array, " ncon"]]:
     """Gives points, depth and normal their names; the contacts as a listener may have changed them, and their depth."""
     if not listening():
         return contacts, -contacts.distance
-    moved = tap("contact.point", contacts.point) - contacts.point
-    depth = tap("contact.depth", -contacts.distance)
-    normal = tap("contact.normal", contacts.normal)
-    new = (contacts.point_a + moved, contacts.point_b + moved, normal, -depth)
-    return eqx.tree_at(lambda c: (c.point_a, c.point_b, c.normal, c.distance), contacts, new), depth
+    point, depth = contacts.point, -contacts.distance
+    heard = [tap("contact.point", point), tap("contact.depth", depth), tap("contact.normal", contacts.normal)]
+    a, b = contacts.point_a, contacts.point_b
+    if heard[0] is not point:
+        a, b = a + (heard[0] - point), b + (heard[0] - point)
+    distance = contacts.distance if heard[1] is depth else -heard[1]
+    new = (a, b, heard[2], distance)
+    return eqx.tree_at(lambda c: (c.point_a, c.point_b, c.normal, c.distance), contacts, new), heard[1]
 
 
 def tangents(normal: Float[Array, "... 3"]) -> tuple[Float[Array, "... 3"], Float[Array, "... 3"]]:

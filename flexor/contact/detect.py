@@ -5,6 +5,7 @@ from functools import lru_cache
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array
 
 from flexor.contact.contacts import Contacts
 from flexor.contact.shapes import NARROW_PHASE, Placed, Touch
@@ -22,6 +23,23 @@ def _groups(topology: Topology) -> tuple[tuple[tuple[str, str], tuple[int, ...]]
         a, b = topology.geoms[pair.a], topology.geoms[pair.b]
         groups.setdefault((a.shape, b.shape, b.stop - b.start), []).append(i)
     return tuple((key[:2], tuple(rows)) for key, rows in groups.items())
+
+
+@lru_cache(maxsize=256)
+def candidates(topology: Topology) -> tuple[int, ...]:
+    """The pair of every candidate, in the order of `detect`."""
+    found: list[int] = []
+    number = jax.ShapeDtypeStruct((), jnp.float32)
+    for shapes, rows in _groups(topology):
+        b = topology.geoms[topology.pairs[rows[0]].b]
+
+        def touch(x: Array, shapes: tuple[str, str] = shapes, count: int = b.stop - b.start) -> Touch:
+            at = Placed(jnp.full(3, x), jnp.full((3, 3), x), jnp.full(3, x))
+            return NARROW_PHASE[shapes](at, at._replace(vertices=jnp.full((count, 3), x) if shapes[1] == "mesh" else None))
+
+        count = jax.eval_shape(touch, number).distance.shape[0]
+        found += [i for i in rows for _ in range(count)]
+    return tuple(found)
 
 
 def detect(model: Model, kin: Kinematics) -> Contacts:

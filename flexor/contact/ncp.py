@@ -105,10 +105,11 @@ class NCP(eqx.Module):
             rows, _row_response(model, chol, active_row), wanted_row, cfm, low, high, active, active_row,
         )  # fmt: skip
         x, y, residual, count = solve_implicitly(self.iterations, self.tolerance, problem, start)
-        full, y = _tapped(model, _spread(x, near, depth), y, dt)
+        full, extra = _tapped(model, _spread(x, near, depth), y, dt)
         push = matvec(problem.Y, _near(full, near))
         push_row = problem.Y_row * y[:, None]
         u = free + push.sum(0) + push_row.sum(0)
+        u = u if extra is None else u + solve_inertia(chol, extra)
         left_out = jnp.maximum(jnp.sum(depth > 0) - self.most, 0)
         return u, dt * u - hit @ push - hit_row @ push_row, Impulses(full, y, residual, count, left_out)
 
@@ -190,15 +191,18 @@ def _joint_rows(model: Model, q: Array, dt: Array) -> tuple[Array, ...]:
     return rows, distance, low, high, both(model.joints.limit_cfm), both(model.joints.limit_baumgarte)
 
 
-def _tapped(model: Model, x: Array, y: Array, dt: Array) -> tuple[Array, Array]:
-    """The impulses as named forces, and back."""
+def _tapped(model: Model, x: Array, y: Array, dt: Array) -> tuple[Array, Array | None]:
+    """The impulses as named forces, and back: those of the contacts, and what listeners add to the joints', for any joint."""
     t, limited, dry = model.topology, model.topology.limited, _dry(model)
     fn = tap("contact.normal_force", x[:, 0] / dt)
     ft = tap("contact.friction_force", x[:, 1:] / dt)
     n, at = len(limited), t.v_start[limited]
     zero = jnp.zeros(t.nv, x.dtype)
     limit = zero.at[at].set((y[:n] - y[n : 2 * n]) / dt)
-    changed = (tap("joint.limit_force", limit) - limit)[at] * dt
-    friction = tap("joint.friction_force", zero.at[dry].set(y[2 * n :] / dt))
-    y = jnp.concatenate([y[:n] + changed, y[n : 2 * n], friction[dry] * dt])
-    return jnp.concatenate([fn[:, None], ft], axis=1) * dt, y
+    friction = zero.at[dry].set(y[2 * n :] / dt)
+    extra = None
+    for name, force in (("joint.limit_force", limit), ("joint.friction_force", friction)):
+        heard = tap(name, force)
+        if heard is not force:
+            extra = (heard - force) * dt if extra is None else extra + (heard - force) * dt
+    return jnp.concatenate([fn[:, None], ft], axis=1) * dt, extra

@@ -1,5 +1,6 @@
 """Solvers behind one interface, and the `Simulator` that runs them."""
 
+from flexor.solvers.hybrid import HybridSolver
 from flexor.solvers.integrators import RK4, ImplicitDamping, SemiImplicitEuler
 from flexor.solvers.mujoco import MujocoSolver
 from flexor.solvers.rigid import RigidSolver
@@ -10,6 +11,7 @@ from flexor.solvers.trajectory import Status, Trajectory
 __all__ = [
     "RK4",
     "AbstractSolver",
+    "HybridSolver",
     "ImplicitDamping",
     "MujocoSolver",
     "RigidSolver",

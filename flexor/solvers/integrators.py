@@ -17,9 +17,11 @@ Acceleration = Callable[[Array, Array, Array | None], Array]
 
 
 class AbstractIntegrator(eqx.Module):
-    """A one-step method. `impulses` says whether velocity-level contact can be solved within its step."""
+    """A one-step method. `impulses` says whether velocity-level contact can be solved within its step, `stages` how often it
+    asks for accelerations."""
 
     impulses: ClassVar[bool] = False
+    stages: ClassVar[int] = 1
 
     @abc.abstractmethod
     def advance(
@@ -56,6 +58,8 @@ class ImplicitDamping(SemiImplicitEuler):
 
 class RK4(AbstractIntegrator):
     """The classical Runge-Kutta method, on the group for rotations (Munthe-Kaas 1998). Order four for smooth forces."""
+
+    stages: ClassVar[int] = 4
 
     def advance(
         self, model: Model, acceleration: Acceleration, q: Array, qd: Array, dt: Float[Array, ""]

@@ -12,6 +12,8 @@ from flexor.dynamics import (
     aba,
     actuator_force,
     bias_force,
+    body_poses,
+    body_velocities,
     crba,
     forward_kinematics,
     gravity_force,
@@ -47,13 +49,17 @@ class RigidSolver(AbstractSolver):
         return eqx.tree_at(lambda s: s.memory, state, memory, is_leaf=lambda x: x is None)
 
     def step(self, model: Model, state: State, control: Control, dt: Float[Array, ""]) -> State:
-        q, qd = tap("joint.q", state.q), tap("joint.qd", state.qd)
-        memory = state.memory
+        q, qd, memory = state.q, state.qd, state.memory
+        staged = self.integrator.stages > 1
+        if not staged:
+            q, qd = tap("joint.q", q), tap("joint.qd", qd)
         if isinstance(self.contact, NCP) and _constrained(model):
             q, qd, memory = self._impulsive(self.contact, model, q, qd, control, dt, memory)
         else:
 
             def acceleration(q: Array, qd: Array, extra_inertia: Array | None) -> Array:
+                if staged:
+                    q, qd = tap("joint.q", q), tap("joint.qd", qd)
                 return self.acceleration(model, q, qd, control, extra_inertia)
 
             q, qd = self.integrator.advance(model, acceleration, q, qd, dt)
@@ -67,7 +73,8 @@ class RigidSolver(AbstractSolver):
         force, wrench = self._forces(model, kin, q, qd, control)
         if listening():
             bias = bias_force(model, kin, qd)
-            force = force - (_tapped_bias(model, kin, bias) - bias)
+            heard = _tapped_bias(model, kin, bias)
+            force = force if heard is bias else force - (heard - bias)
         return tap("joint.acceleration", aba(model, kin, qd, force, wrench, extra_inertia))
 
     def _forces(
@@ -78,6 +85,9 @@ class RigidSolver(AbstractSolver):
         assert control.u is not None
         assert control.tau is not None
         assert control.wrench is not None
+        if listening():
+            tap("link.rotation", body_poses(model, kin)[1])
+            tap("link.velocity", body_velocities(model, kin, qd))
         applied = tap("joint.applied_force", actuator_force(model, q, qd, control.u) + control.tau)
         force = applied + tap("joint.passive_force", passive_force(model, q, qd))
         if isinstance(self.contact, Penalty):
@@ -105,11 +115,12 @@ class RigidSolver(AbstractSolver):
 
 def _tapped_bias(model: Model, kin: Kinematics, bias: Float[Array, " nv"]) -> Float[Array, " nv"]:
     """The bias force after its listeners; its gravity part is computed only for them. What they add enters as a difference,
-    so that adding nothing changes no bit."""
+    so that adding nothing changes no bit, and a listener that changes nothing leaves the very program."""
     if not listening():
         return bias
     gravity = gravity_force(model, kin)
-    return tap("joint.bias_force", bias + (tap("joint.gravity_force", gravity) - gravity))
+    heard = tap("joint.gravity_force", gravity)
+    return tap("joint.bias_force", bias if heard is gravity else bias + (heard - gravity))
 
 
 def _constrained(model: Model) -> bool:

@@ -1,5 +1,6 @@
 """`Simulator`: a model, a solver and a time step; `reset`, `step`, `rollout`."""
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -7,13 +8,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, ArrayLike, Float
+from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
+from flexor.augment import Augmentation, Blueprint, Layout
 from flexor.contact.implicit import SOLUTION
 from flexor.model.model import Control, Model, State, as_control, check_coordinates
 from flexor.solvers.compiled import by_default, compiled
+from flexor.solvers.hybrid import HybridSolver
 from flexor.solvers.rigid import RigidSolver
-from flexor.solvers.solver import AbstractSolver
+from flexor.solvers.solver import AbstractSolver, named
 from flexor.solvers.trajectory import Trajectory
 from flexor.taps import TAPS, Tap, collect, listening
 
@@ -48,6 +51,25 @@ class Simulator(eqx.Module):
     def with_solver(self, solver: AbstractSolver) -> "Simulator":
         """The same robot and time step under other physics."""
         return Simulator(self.model, solver, dt=self.dt, simd=self.simd)
+
+    def augment(
+        self, blueprint: Blueprint | Augmentation | str | os.PathLike[str], key: PRNGKeyArray | None = None
+    ) -> "Simulator":
+        """The same simulator with networks among its quantities: fresh ones of a `Blueprint`, those of an `Augmentation`, or
+        those that one has saved to a file. `key` draws the weights. Fresh `Add` and `Scale` networks change nothing."""
+        taps = tuple((name, tuple(x.shape)) for name, x in _heard(self).items())
+        if not taps:
+            raise ValueError(
+                f"{named(self.solver)} computes no quantities that have a name, so nothing can be augmented; use RigidSolver."
+            )
+        layout = Layout.of(self.model, taps)
+        if isinstance(blueprint, Blueprint):
+            key = jax.random.key(0) if key is None else key
+            augmentation = Augmentation.build(blueprint, layout, key, self.model.dtype)
+        else:
+            given = blueprint if isinstance(blueprint, Augmentation) else Augmentation.load(blueprint)
+            augmentation = jax.tree.map(lambda x: jnp.asarray(x, self.model.dtype), given.on(layout))
+        return self.with_solver(HybridSolver(self.solver, augmentation))
 
     def reset(self, q: ArrayLike | str | None = None, qd: ArrayLike | None = None) -> State:
         """State at time zero: at the given coordinates, at a keyframe by name, or at the description's reference."""
@@ -156,7 +178,20 @@ _rollout_jit = eqx.filter_jit(_rollout)
 
 def taps(sim: Simulator) -> dict[str, Tap]:
     """Names of the quantities that this simulator computes in a step, each with its shape as numbers, unit and meaning."""
+    heard = _heard(sim)
+    return {name: TAPS[name]._replace(shape=str(tuple(heard[name].shape))) for name in TAPS if name in heard}
+
+
+def _heard(sim: Simulator) -> dict[str, Any]:
+    """Shapes of the quantities of a step, in the order of their computation."""
     state = eqx.filter_eval_shape(lambda s: s.reset(), sim)
     control = as_control(sim.model, None)
-    _, heard = eqx.filter_eval_shape(lambda s, x, u: collect(_step)(s, x, u), sim, state, control)
-    return {name: TAPS[name]._replace(shape=str(tuple(heard[name].shape))) for name in TAPS if name in heard}
+    order: list[str] = []
+
+    def step(s: Simulator, x: State, u: Control) -> dict[str, Array]:
+        _, heard = collect(_step)(s, x, u)
+        order.extend(heard)
+        return heard
+
+    heard = eqx.filter_eval_shape(step, sim, state, control)
+    return {name: heard[name] for name in order}

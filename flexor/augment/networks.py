@@ -1,0 +1,189 @@
+"""Networks for augmentations, as descriptions (frozen, written to JSON) and as the modules that are built from them.
+
+A description says nothing of sizes: they follow from the wiring. `MLP` is free to do anything. The others hold a physical law for
+*any* weights: `Dissipative` never brings energy in, `Conservative` is the gradient of a potential, `Symmetric` treats left and
+right alike.
+"""
+
+import abc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, PRNGKeyArray
+
+ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
+    "tanh": jnp.tanh,
+    "relu": jax.nn.relu,
+    "elu": jax.nn.elu,
+    "softplus": jax.nn.softplus,
+    "silu": jax.nn.silu,
+    "sigmoid": jax.nn.sigmoid,
+    "sin": jnp.sin,
+}
+
+
+class Perceptron(eqx.Module):
+    """Layers of weights with one activation between them."""
+
+    layers: tuple[eqx.nn.Linear, ...]
+    activation: str = eqx.field(static=True)
+
+    def __call__(self, x: Float[Array, " n_in"], v: Float[Array, " n_out"] | None = None) -> Float[Array, " n_out"]:
+        for layer in self.layers[:-1]:
+            x = ACTIVATIONS[self.activation](layer(x))
+        return self.layers[-1](x)
+
+
+class Damper(eqx.Module):
+    """-D(x) v with D = A(x)^T diag(max(g, 0)) A(x) and A(x) = 1 + inner(x): positive semidefinite whatever the weights."""
+
+    inner: Perceptron
+    gain: Float[Array, " n"]
+
+    def __call__(self, x: Float[Array, " n_in"], v: Float[Array, " n"]) -> Float[Array, " n"]:
+        n = len(self.gain)
+        A = jnp.eye(n, dtype=v.dtype) + self.inner(x).reshape(n, n)
+        return -(A.T @ (jnp.maximum(self.gain, 0.0) * (A @ v)))
+
+
+class Potential(eqx.Module):
+    """An energy of the features; the force is minus its gradient along the motion, see `Augmentation`."""
+
+    inner: Perceptron
+
+    def energy(self, x: Float[Array, " n_in"]) -> Float[Array, ""]:
+        return self.inner(x)[0]
+
+
+Network = Perceptron | Damper | Potential
+
+
+def inner(network: Network) -> Perceptron:
+    """The layers of a network, whatever its guarantee."""
+    return network if isinstance(network, Perceptron) else network.inner
+
+
+@dataclass(frozen=True, kw_only=True)
+class AbstractNet(abc.ABC):
+    """Description of a network. `adds_only`: the guarantee speaks of what is added, so it makes sense with `Add` alone."""
+
+    adds_only: ClassVar[bool] = False
+
+    @abc.abstractmethod
+    def build(self, n_in: int, n_out: int, key: PRNGKeyArray, dtype: Any, fresh: bool) -> Network:
+        """The module with random weights; `fresh` asks for one that returns zeros until it is trained."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MLP(AbstractNet):
+    """A multilayer perceptron with `depth` hidden layers of `width` neurons; depth 0 is a linear map.
+
+    Activations: tanh, relu, elu, softplus, silu, sigmoid, sin. The last layer starts at zero where the mode of the entry wants no
+    change at the start (`Add`, `Scale`).
+    """
+
+    width: int = 16
+    depth: int = 2
+    activation: str = "tanh"
+
+    def __post_init__(self) -> None:
+        name = type(self).__name__
+        if self.activation not in ACTIVATIONS:
+            raise ValueError(f"{name} has no activation '{self.activation}'; there are {', '.join(ACTIVATIONS)}.")
+        if not (isinstance(self.width, int) and isinstance(self.depth, int) and self.width >= 1 and self.depth >= 0):
+            raise ValueError(
+                f"{name} needs a `width` of at least 1 and a `depth` of at least 0, got {self.width} and {self.depth}."
+            )
+
+    def layers(self, n_in: int, n_out: int, key: PRNGKeyArray, dtype: Any, fresh: bool) -> Perceptron:
+        """Layers with Equinox's default weights, uniform within 1 / sqrt(inputs)."""
+        sizes = [n_in, *[self.width] * self.depth, n_out]
+        keys = jax.random.split(key, len(sizes) - 1)
+        layers = [eqx.nn.Linear(a, b, dtype=dtype, key=k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True)]
+        if fresh:
+            layers[-1] = jax.tree.map(jnp.zeros_like, layers[-1])
+        return Perceptron(tuple(layers), self.activation)
+
+    def build(self, n_in: int, n_out: int, key: PRNGKeyArray, dtype: Any, fresh: bool) -> Network:
+        return self.layers(n_in, n_out, key, dtype, fresh)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dissipative(MLP):
+    """A force -D(x) v against the velocity v that is conjugate to it, D(x) positive semidefinite: its power is never positive.
+
+    v is joint.qd for forces in joints, link.velocity for link.external_force, and the parts of contact.relative_velocity for
+    contact forces; it need not be among the inputs x. D = A^T diag(max(g, 0)) A with A = 1 + MLP(x); the gains g start at zero,
+    where their derivative is not zero, so that a fresh network changes nothing and can still learn.
+    """
+
+    adds_only: ClassVar[bool] = True
+
+    def build(self, n_in: int, n_out: int, key: PRNGKeyArray, dtype: Any, fresh: bool) -> Network:
+        return Damper(self.layers(n_in, n_out * n_out, key, dtype, False), jnp.zeros(n_out, dtype))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conservative(MLP):
+    """A force -dV/dq of a learned potential V(q): its work around any closed path is zero. It reads joint.q alone.
+
+    V = MLP(features of q) with a last layer that starts at zero. Rotations count as displacements along the velocities, so ball
+    and free joints are no exception. Choose a smooth activation: relu makes V a polyhedron and the force a staircase.
+    """
+
+    adds_only: ClassVar[bool] = True
+
+    def build(self, n_in: int, n_out: int, key: PRNGKeyArray, dtype: Any, fresh: bool) -> Network:
+        return Potential(self.layers(n_in, 1, key, dtype, fresh))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Symmetric(AbstractNet):
+    """A network that commutes with the mirror: swap the joints of `pairs`, turn the sign of those in `flip`, and the result does
+    the same.
+
+    `of` is the network within, `MLP` or `Dissipative`. `pairs` names mirrored joints, `flip` those whose coordinate changes sign
+    in the mirror (for a pair, naming one of the two is enough); all others are their own mirror image. With `Whole` the network
+    is averaged over the mirror, f_s(x) = (f(x) + P f(P x)) / 2; with `Each` mirrored joints share their weights.
+    """
+
+    of: AbstractNet = MLP()
+    pairs: tuple[tuple[str, str], ...] = ()
+    flip: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.of, MLP) or isinstance(self.of, Conservative):
+            raise ValueError(f"Symmetric takes an MLP or a Dissipative as `of`, got {type(self.of).__name__}.")
+        pairs: Sequence[Any] = [tuple(p) if isinstance(p, list | tuple) else p for p in self.pairs]
+        bad = [p for p in pairs if not (isinstance(p, tuple) and len(p) == 2 and all(isinstance(n, str) for n in p))]
+        if bad:
+            raise ValueError(f"`pairs` of Symmetric are pairs of joint names such as ('hip_l', 'hip_r'), got {bad[0]!r}.")
+        object.__setattr__(self, "pairs", tuple(pairs))
+        object.__setattr__(self, "flip", (self.flip,) if isinstance(self.flip, str) else tuple(self.flip))
+
+    def build(self, n_in: int, n_out: int, key: PRNGKeyArray, dtype: Any, fresh: bool) -> Network:
+        return self.of.build(n_in, n_out, key, dtype, fresh)
+
+
+def guarantee(net: AbstractNet) -> AbstractNet:
+    """The network behind a symmetry: what decides which inputs and outputs make sense."""
+    return net.of if isinstance(net, Symmetric) else net
+
+
+NETS: dict[str, type[AbstractNet]] = {c.__name__: c for c in (MLP, Dissipative, Conservative, Symmetric)}
+
+
+def to_json(net: AbstractNet) -> dict[str, Any]:
+    """Class name and fields."""
+    values = {f.name: getattr(net, f.name) for f in fields(net)}
+    return {"class": type(net).__name__, **{k: to_json(v) if isinstance(v, AbstractNet) else v for k, v in values.items()}}
+
+
+def from_json(data: dict[str, Any]) -> AbstractNet:
+    """The inverse of `to_json`."""
+    values = {k: from_json(v) if isinstance(v, dict) else v for k, v in data.items() if k != "class"}
+    return NETS[data["class"]](**values)
