@@ -7,7 +7,20 @@ from flexor import contact, dynamics, simd, spatial
 from flexor.augment import Add, Augmentation, Blueprint, Each, Replace, Scale, Shared, Whole
 from flexor.augment import networks as nets
 from flexor.certify import Certificate, certify
-from flexor.contact import NCP, Andersson, BrownMcPhee, Contacts, Hollars, Penalty, SmoothedCoulomb
+from flexor.contact import NCP, Andersson, BrownMcPhee, Contacts, Hollars, Mixed, Penalty, SmoothedCoulomb
+from flexor.identify import (
+    LBFGS,
+    Adam,
+    BasinHopping,
+    Fit,
+    LevenbergMarquardt,
+    Log,
+    Pagmo,
+    Posterior,
+    Shooting,
+    SparseGroupLasso,
+    identify,
+)
 from flexor.model.description import DescriptionError, ModelWarning
 from flexor.model.model import Control, Model, State
 from flexor.model.parameters import parameters, replace
@@ -30,12 +43,15 @@ from flexor.solvers import (
 __version__ = "0.1.0"
 
 __all__ = [
+    "LBFGS",
     "NCP",
     "RK4",
     "AbstractSolver",
+    "Adam",
     "Add",
     "Andersson",
     "Augmentation",
+    "BasinHopping",
     "Blueprint",
     "BrownMcPhee",
     "Certificate",
@@ -43,20 +59,28 @@ __all__ = [
     "Control",
     "DescriptionError",
     "Each",
+    "Fit",
     "Hollars",
     "HybridSolver",
     "ImplicitDamping",
+    "LevenbergMarquardt",
+    "Log",
+    "Mixed",
     "Model",
     "ModelWarning",
     "MujocoSolver",
+    "Pagmo",
     "Penalty",
+    "Posterior",
     "Replace",
     "RigidSolver",
     "Scale",
     "SemiImplicitEuler",
     "Shared",
+    "Shooting",
     "Simulator",
     "SmoothedCoulomb",
+    "SparseGroupLasso",
     "State",
     "Status",
     "Trajectory",
@@ -64,6 +88,7 @@ __all__ = [
     "certify",
     "contact",
     "dynamics",
+    "identify",
     "load",
     "nets",
     "parameters",

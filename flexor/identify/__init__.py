@@ -1,0 +1,28 @@
+"""Identification: logs in; parameters, networks, and what the data say about them out."""
+
+from flexor.identify.fit import Errors, Fit
+from flexor.identify.gradient import LBFGS, Adam, SparseGroupLasso
+from flexor.identify.identify import identify
+from flexor.identify.log import Log
+from flexor.identify.pagmo import Pagmo
+from flexor.identify.posterior import Combination, Posterior
+from flexor.identify.search import AbstractSearch, BasinHopping, LevenbergMarquardt, Outcome
+from flexor.identify.segments import Shooting
+
+__all__ = [
+    "LBFGS",
+    "AbstractSearch",
+    "Adam",
+    "BasinHopping",
+    "Combination",
+    "Errors",
+    "Fit",
+    "LevenbergMarquardt",
+    "Log",
+    "Outcome",
+    "Pagmo",
+    "Posterior",
+    "Shooting",
+    "SparseGroupLasso",
+    "identify",
+]

@@ -1,0 +1,286 @@
+"""`identify`: parameters and networks of a simulator from logs."""
+
+import dataclasses
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flexor.identify.fit import Errors, Fit
+from flexor.identify.levenberg import Point, begin
+from flexor.identify.log import Log, check_against
+from flexor.identify.posterior import Posterior, posterior
+from flexor.identify.problem import Build, Normal, Observe, Problem, observe_columns
+from flexor.identify.search import AbstractSearch, BasinHopping, LevenbergMarquardt, Outcome
+from flexor.identify.segments import Segments, Shooting, cut
+from flexor.model.charts import Coordinates, coordinates
+from flexor.solvers import HybridSolver, Simulator
+from flexor.solvers.trajectory import Trajectory
+
+WORSE = 1.5  # times the noise, from which errors are remarked upon
+MOST_COLUMNS = 400  # numbers in z up to which the posterior is computed jointly with the networks' weights
+Progress = Callable[[int, int, float], None]
+
+
+def identify(
+    sim: Simulator,
+    logs: Sequence[Log | Trajectory] | Log | Trajectory,
+    free: Sequence[str],
+    *,
+    observe: Observe | None = None,
+    build: Build | None = None,
+    extra: Mapping[str, Any] | None = None,
+    bounds: Mapping[str, Any] | None = None,
+    prior: Mapping[str, float] | None = None,
+    shooting: Shooting = Shooting(),
+    search: AbstractSearch | None = None,
+    held_out: float | Sequence[Log] = 0.2,
+    seed: int = 0,
+    checkpoint: str | os.PathLike[str] | None = None,
+    progress: Progress | None = None,
+) -> Fit:
+    """Fits the parameters that match `free` (and the networks, with "augment") to the logs; see docs/identify.md.
+
+    `observe(model, state, extra)` returns what the log's columns hold, where these are not coordinates; `extra` are numbers of
+    your own that may be free too, and `build(model, extra)` puts them into the model. `prior` maps patterns to the standard
+    deviation, in units of the parameter's size, by which it is believed to be near its start. `held_out` is a share of the
+    segments, or further logs, on which the result is judged. With `checkpoint` a run that was interrupted goes on where it was.
+    Everything is computed in float64; the result has the simulator's precision.
+    """
+    begun = time.perf_counter()
+    dtype = sim.model.dtype
+    with jax.enable_x64(True):
+        sim = _astype(sim, np.float64)
+        runs = _as_logs(logs)
+        further = [] if isinstance(held_out, float | int) else _as_logs(held_out)
+        networks, patterns = _split_free(sim, free)
+        place = coordinates(sim.model, patterns, bounds=bounds, extra=extra)
+        sim = eqx.tree_at(
+            lambda s: s.model, sim, place.apply(sim.model, jnp.asarray(place.start))[0]
+        )  # switches friction on
+        noise, known = _noise(runs + further)
+        for log in runs + further if observe is None else ():
+            check_against(log, sim.model)
+        _check_columns(runs + further)
+        look = observe_columns(sim.model, runs[0].columns) if observe is None else observe
+        segments = cut(sim, runs + further, shooting, noise)
+        apart = _hold_out(segments, len(runs), held_out, seed)
+        search = (
+            (BasinHopping() if bounds and not shooting.free_start else LevenbergMarquardt()) if search is None else search
+        )
+        _check_search(search, shooting, networks)
+        free_start = shooting.free_start
+        spread = _prior(place, prior)
+        problem = Problem(
+            sim, place, segments[0], look, build, held_out=apart, networks=networks, free_start=free_start, prior=spread
+        )
+        if problem.count <= problem.p and spread is None and not networks:
+            raise ValueError(
+                f"{problem.count} measurements cannot tell {problem.p} parameters: give more data or free fewer."
+            )
+        found = _search(problem, search, seed, checkpoint, progress)
+        fit = _result(problem, search, *found, known, runs[0].columns, noise, dtype)
+        return dataclasses.replace(fit, seconds=time.perf_counter() - begun)
+
+
+def _astype(sim: Simulator, dtype: Any) -> Simulator:
+    return jax.tree.map(lambda x: jnp.asarray(np.asarray(x), dtype) if eqx.is_inexact_array(x) else x, sim)
+
+
+def _as_logs(logs: Any) -> list[Log]:
+    given = [logs] if isinstance(logs, Log | Trajectory) else list(logs)
+    if not given:
+        raise ValueError("there are no logs to identify from.")
+    return [Log.of(x, name=f"trajectory {i}") if isinstance(x, Trajectory) else x for i, x in enumerate(given)]
+
+
+def _split_free(sim: Simulator, free: Sequence[str]) -> tuple[bool, list[str]]:
+    patterns = [p for p in ([free] if isinstance(free, str) else free) if p != "augment"]
+    networks = len(patterns) < len([free] if isinstance(free, str) else free)
+    if networks and not isinstance(sim.solver, HybridSolver):
+        raise ValueError("'augment' is free, but the simulator has no networks: `sim.augment(blueprint)` first.")
+    if not patterns and not networks:
+        raise ValueError("nothing is free: name parameters by patterns such as '*.mass', or 'augment'.")
+    return networks, patterns
+
+
+def _check_columns(logs: Sequence[Log]) -> None:
+    for log in logs[1:]:
+        if log.columns != logs[0].columns:
+            raise ValueError(f"'{log.name}' measures {log.columns}, but '{logs[0].name}' {logs[0].columns}.")
+
+
+def _noise(logs: Sequence[Log]) -> tuple[np.ndarray, bool]:
+    """Standard deviation of each column, and whether it was given; else the column's own spread stands in for it."""
+    columns = logs[0].columns
+    given = [log.noise for log in logs]
+    if all(n is not None and all(c in n for c in columns) for n in given):
+        return np.array([np.mean([n[c] for n in given if n is not None]) for c in columns]), True
+    if any(n for n in given):
+        lacking = next(c for n in given for c in columns if not n or c not in n)
+        raise ValueError(f"noise is given for some columns, but not for '{lacking}' in every log.")
+    if len({log.values.shape[1] for log in logs}) > 1:
+        return np.ones(len(columns)), False
+    spread = np.nanstd(np.concatenate([log.values for log in logs]), axis=0)
+    return np.where(spread > 0, spread, 1.0), False
+
+
+def _check_search(search: AbstractSearch, shooting: Shooting, networks: bool) -> None:
+    if shooting.free_start and not search.free_starts:
+        raise ValueError(f"{type(search).__name__} cannot estimate starts; use LevenbergMarquardt, or free_start=False.")
+
+
+def _prior(place: Coordinates, prior: Mapping[str, float] | None) -> np.ndarray | None:
+    if not prior:
+        return None
+    precision = np.zeros(place.size)
+    for pattern, deviation in prior.items():
+        hits = [i for i, label in enumerate(place.labels) if fnmatchcase(label, pattern)]
+        if not hits:
+            raise KeyError(f"the prior for '{pattern}' matches none of the free parameters.")
+        precision[hits] = 1 / deviation**2
+    return precision
+
+
+def _hold_out(segments: tuple[Segments, np.ndarray], runs: int, held_out: Any, seed: int) -> np.ndarray:
+    """Which segments are judged but not trained on: those of further logs, or a random share."""
+    owner = segments[1]
+    if not isinstance(held_out, float | int):
+        return owner >= runs
+    if not 0 <= held_out < 1:
+        raise ValueError(f"`held_out` must be a share below 1, or logs, got {held_out}.")
+    apart = np.zeros(len(owner), bool)
+    apart[np.random.default_rng(seed).permutation(len(owner))[: round(len(owner) * held_out)]] = True
+    return apart
+
+
+def _search(
+    problem: Problem, search: AbstractSearch, seed: int, checkpoint: Any, progress: Progress | None
+) -> tuple[Any, list[float], Outcome]:
+    """Runs the search to its end, from the checkpoint if there is one: its state, the costs on the way, the outcome."""
+    key = jax.random.key_data(jax.random.key(seed))
+    state = search.init(problem, jnp.asarray(problem.start), key)
+    state = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), state)  # no weak types, or the second step compiles again
+    history: list[float] = []
+    path = None if checkpoint is None else Path(checkpoint)
+    if path is not None and path.is_file():
+        state, history = _resume(path, problem, search, state)
+    step = jax.jit(lambda s: search.step(problem, s)) if search.compiled else lambda s: search.step(problem, s)
+    outcome = search.outcome(problem, state)
+    while not outcome.done:
+        state = step(state)
+        history.append(float(search.best(problem, state)[2]))
+        if path is not None:
+            _keep(path, problem, search, state, history)
+        if progress is not None:
+            progress(len(history), search.total(), history[-1])
+        outcome = search.outcome(problem, state)
+    return state, history, outcome
+
+
+def _signature(problem: Problem, search: AbstractSearch) -> str:
+    """What a checkpoint belongs to: the free numbers, where they start, the data, and the search."""
+    digest = hashlib.sha256(repr((problem.coordinates.labels, search)).encode())
+    for x in (problem.start, *jax.tree.leaves(problem.segments)):
+        digest.update(np.ascontiguousarray(x).tobytes())
+    return digest.hexdigest()
+
+
+def _keep(path: Path, problem: Problem, search: AbstractSearch, state: Any, history: list[float]) -> None:
+    leaves = {f"leaf{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(state))}
+    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".npz")
+    os.close(handle)
+    try:
+        np.savez(name, signature=_signature(problem, search), history=np.array(history), **leaves)  # type: ignore[arg-type]
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+
+
+def _resume(path: Path, problem: Problem, search: AbstractSearch, fresh: Any) -> tuple[Any, list[float]]:
+    try:
+        with np.load(path) as file:
+            kept = {name: file[name] for name in file.files}
+    except Exception as error:
+        raise ValueError(f"the checkpoint '{path}' cannot be read ({error}); remove it to start again.") from error
+    if str(kept.get("signature")) != _signature(problem, search):
+        raise ValueError(f"the checkpoint '{path}' belongs to another identification; remove it or name another file.")
+    leaves, form = jax.tree.flatten(fresh)
+    restored = [jnp.asarray(kept[f"leaf{i}"]) for i in range(len(leaves))]
+    return jax.tree.unflatten(form, restored), kept["history"].tolist()
+
+
+def _result(
+    problem: Problem, search: AbstractSearch, state: Any, history: list[float], outcome: Outcome,
+    known: bool, columns: Sequence[str], noise: np.ndarray, dtype: Any,
+) -> Fit:  # fmt: skip
+    z, d, _ = search.best(problem, state)
+    start, zero = jnp.asarray(problem.start), problem.no_start(problem.segments)
+    normal = None
+    if problem.coordinates.size and problem.p <= MOST_COLUMNS:
+        if search.polished and outcome.ok:
+            z, d, outcome = _polish(problem, z, d, outcome)
+        normal = state.normal if isinstance(state, Point) else jax.jit(problem.normal)(z, d)
+    after, remarks = _judge(problem, z, normal, known)
+    residuals = jax.jit(problem.residuals)
+    old = residuals(start, zero, problem.segments)
+    new = residuals(z, d, problem.segments) if normal is None else normal.r
+    trains, apart = ~problem.held_out, problem.held_out
+    if not apart.any():
+        remarks.append("nothing was held out: give several runs, a horizon, or `held_out` logs for an error on unseen data")
+    errors: Any = {(r, on): _errors(problem, x, rows, columns, noise) if rows.any() else None
+              for r, x in (("old", old), ("new", new)) for on, rows in (("train", trains), ("apart", apart))}  # fmt: skip
+    sim, extra = problem.simulator(z)
+    values, first = (_numbers(problem.coordinates.values(x)) for x in (z, start))
+    return Fit(
+        _astype(sim, dtype), values, first, _numbers(extra),
+        outcome.ok, outcome.message, history, errors["old", "train"], errors["new", "train"], errors["new", "apart"],
+        errors["old", "apart"], after, remarks,
+    )  # fmt: skip
+
+
+def _numbers(named: Mapping[str, Any]) -> dict[str, np.ndarray]:
+    return {name: np.asarray(x) for name, x in named.items()}
+
+
+def _polish(problem: Problem, z: Any, d: Any, outcome: Outcome) -> tuple[Any, Any, Outcome]:
+    """The point to which Levenberg-Marquardt takes the best one of a global search."""
+    local = LevenbergMarquardt()
+    state = begin(problem, z)._replace(d=d)
+    step = jax.jit(lambda s: local.step(problem, s))
+    while not local.outcome(problem, state).done:
+        state = step(state)
+    return state.z, state.d, outcome._replace(message=f"{outcome.message}; polished in {int(state.done)} iterations")
+
+
+def _judge(problem: Problem, z: Any, normal: Normal | None, known: bool) -> tuple[Posterior | None, list[str]]:
+    if not problem.coordinates.size:
+        return None, []
+    if normal is None:
+        return None, [f"no posterior: {problem.p} free numbers are too many for it; fit the parameters alone to get one"]
+    if not np.isfinite(np.asarray(normal.A)).all():
+        return None, ["no posterior: the derivatives at the result are not finite"]
+    after = posterior(problem.coordinates, np.asarray(z), normal, problem.count, ~problem.held_out, known)
+    if known and after.scale > WORSE:
+        return after, [
+            f"the errors are {after.scale:.1f} times what the noise explains: the model lacks something (an augmentation?), "
+            "or the noise is larger than stated; intervals are widened accordingly"
+        ]
+    return after, []
+
+
+def _errors(problem: Problem, r: Any, rows: np.ndarray, columns: Sequence[str], noise: np.ndarray) -> Errors:
+    r, measured = np.asarray(r)[rows], np.asarray(problem.segments.weight)[rows] > 0
+    square = np.sum(r**2, axis=(0, 1)) / np.maximum(np.sum(measured, axis=(0, 1)), 1)
+    total = float(np.sqrt(np.sum(r**2) / max(int(np.sum(measured)), 1)))
+    return Errors(total, dict(zip(columns, (np.sqrt(square) * noise).tolist(), strict=True)), int(rows.sum()))

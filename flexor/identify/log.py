@@ -1,0 +1,232 @@
+"""`Log`: what was measured on a robot. Times of its own, some of the coordinates or anything else, noise, controls."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from flexor.model.model import Model
+from flexor.model.topology import Topology
+from flexor.solvers.trajectory import Trajectory
+
+GAP = 5.0  # times the usual time between rows
+UNITS = {np.pi / 180: "degrees", 180 / np.pi: "radians where degrees were meant", 1e-3: "millimetres", 1e-2: "centimetres"}
+
+
+@dataclass(frozen=True, eq=False)
+class Log:
+    """One run. `values[k]` was measured at `time[k]`; `columns` names what: `q.elbow`, `qd.elbow` (as `Trajectory` does), or the
+    numbers that `observe` of `identify` returns. `noise` is the standard deviation of each column; None: not known, then it
+    is estimated from the residuals. `controls[k]` acts from `time[k]` to `time[k + 1]`. `start` is (q, qd) at `time[0]` where
+    known. NaN among the values means "not measured", and is allowed only where `missing` says so.
+    """
+
+    time: np.ndarray
+    values: np.ndarray
+    columns: tuple[str, ...]
+    controls: np.ndarray | None = None
+    noise: Mapping[str, float] | None = None
+    start: tuple[np.ndarray, np.ndarray] | None = None
+    missing: bool = False
+    name: str = "log"
+
+    def __post_init__(self) -> None:
+        for field, value in (("time", self.time), ("values", self.values), ("controls", self.controls)):
+            if value is not None:
+                object.__setattr__(self, field, np.asarray(value, float))
+        object.__setattr__(self, "columns", tuple(self.columns))
+        if self.start is not None:
+            object.__setattr__(self, "start", tuple(np.asarray(x, float) for x in self.start))
+        self._check_shapes()
+        self._check_numbers()
+
+    def _check_shapes(self) -> None:
+        rows, width = len(self.time), len(self.columns)
+        if self.time.ndim != 1 or rows < 2:
+            raise ValueError(f"'{self.name}': `time` must be a list of at least two numbers, got shape {self.time.shape}.")
+        if self.values.shape != (rows, width):
+            raise ValueError(
+                f"'{self.name}': {rows} times and {width} columns need values of that shape, got {self.values.shape}."
+            )
+        if self.controls is not None and (self.controls.ndim != 2 or len(self.controls) not in (rows, rows - 1)):
+            raise ValueError(
+                f"'{self.name}': controls need a row for each of the {rows} times (or {rows - 1}), got {self.controls.shape}."
+            )
+        if len(set(self.columns)) < width:
+            raise ValueError(
+                f"'{self.name}' has a column twice: {next(c for c in self.columns if self.columns.count(c) > 1)}."
+            )
+        for column, sigma in (self.noise or {}).items():
+            if column not in self.columns:
+                raise ValueError(f"'{self.name}': noise is given for '{column}', which is not a column.")
+            if not sigma > 0:
+                raise ValueError(f"'{self.name}': the noise of '{column}' must be positive, got {sigma}.")
+
+    def _check_numbers(self) -> None:
+        if not np.isfinite(self.time).all() or (np.diff(self.time) <= 0).any():
+            row = int(np.argmax(~np.isfinite(self.time) | np.concatenate([[False], ~(np.diff(self.time) > 0)])))
+            raise ValueError(f"'{self.name}': times must grow from row to row; row {row} does not.")
+        bad = ~np.isfinite(self.values) if not self.missing else np.isinf(self.values)
+        if bad.any():
+            row, column = (int(i) for i in np.argwhere(bad)[0])
+            raise ValueError(
+                f"'{self.name}': '{self.columns[column]}' is {self.values[row, column]} in row {row} "
+                f"(and {int(bad.sum()) - 1} more numbers); repair the "
+                "log, or say missing=True if NaN means that nothing was measured there."
+            )
+        if self.controls is not None and not np.isfinite(self.controls).all():
+            row = int(np.argwhere(~np.isfinite(self.controls))[0][0])
+            raise ValueError(f"'{self.name}': the controls of row {row} are not finite.")
+        steps = np.diff(self.time)
+        if len(steps) > 2 and steps.max() > GAP * np.median(steps):
+            at = int(np.argmax(steps))
+            raise ValueError(
+                f"'{self.name}' has a gap of {steps[at]:.3g} s after {self.time[at]:.3g} s, "
+                f"where rows are {np.median(steps):.3g} s apart: the motion in "
+                "between is not known. Split the log there (`Log.split`)."
+            )
+
+    @staticmethod
+    def split(time: Any, values: Any, columns: Sequence[str], controls: Any = None, **others: Any) -> list["Log"]:
+        """Logs of the parts between gaps; parts of fewer than three rows are dropped."""
+        time, values = np.asarray(time, float), np.asarray(values, float)
+        steps = np.diff(time)
+        cuts = [0, *(np.flatnonzero(steps > GAP * np.median(steps)) + 1), len(time)]
+        made: list[Log] = []
+        name = others.pop("name", "log")
+        for a, b in pairwise(cuts):
+            if b - a >= 3:
+                u = None if controls is None else np.asarray(controls)[a : b - 1]
+                made.append(Log(time[a:b], values[a:b], tuple(columns), u, name=f"{name}[{len(made)}]", **others))
+        return made
+
+    @staticmethod
+    def of(trajectory: Trajectory, *, noise: Mapping[str, float] | None = None, name: str = "log", **others: Any) -> "Log":
+        """A simulated or loaded trajectory as a log of all coordinates and velocities, from its own first state."""
+        t = trajectory.topology
+        columns = (*(f"q.{t.q_name(i)}" for i in range(t.nq)), *(f"qd.{t.dof_name(i)}" for i in range(t.nv)))
+        q, qd = np.asarray(trajectory.q), np.asarray(trajectory.qd)
+        values = np.concatenate([q, qd], axis=1)
+        u = np.asarray(trajectory.u) if t.nu else None
+        return Log(np.asarray(trajectory.time), values, columns, u, noise, (q[0], qd[0]), name=name, **others)
+
+    @staticmethod
+    def read(
+        path: str | os.PathLike[str], model: Model, *, noise: Mapping[str, float] | None = None, **others: Any
+    ) -> "Log":
+        """Reads a CSV, HDF5 or NPZ file with the columns `time`, `u.<actuator>` and whatever was measured.
+
+        HDF5 and NPZ hold one array for each column, or are files that `Trajectory.save` wrote.
+        """
+        path = Path(path)
+        table = _read_table(path, model)
+        known = _known(model.topology)
+        unknown = [c for c in table if c not in known]
+        if unknown:
+            raise ValueError(f"'{path.name}' has the column '{unknown[0]}', which '{model.topology.name}' does not; "
+                             f"it has time, {', '.join(sorted(known - {'time'}))}.")  # fmt: skip
+        if "time" not in table:
+            raise ValueError(f"'{path.name}' has no column 'time'.")
+        actuators = [f"u.{a.name}" for a in model.topology.actuators]
+        given = [c for c in actuators if c in table]
+        if given and given != actuators:
+            raise ValueError(f"'{path.name}' lacks the controls '{next(c for c in actuators if c not in table)}'.")
+        columns = tuple(c for c in table if c not in ("time", *actuators))
+        controls = np.stack([table[c] for c in actuators], axis=1) if given else None
+        if controls is not None:  # a trajectory's first row has no control beside it; the others led to their row
+            controls = controls[1:] if np.isnan(controls[0]).all() else controls
+        values = np.stack([table[c] for c in columns], axis=1) if columns else np.zeros((len(table["time"]), 0))
+        known_noise = {c: s for c, s in (noise or {}).items() if c in columns}
+        return Log(table["time"], values, columns, controls, known_noise or None, name=path.stem, **others)
+
+    def between(self, first: int, last: int, start: tuple[Any, Any] | None = None) -> "Log":
+        """Rows first to last, both included."""
+        u = None if self.controls is None else self.controls[first:last]
+        begin = start if start is not None else self.start if first == 0 else None
+        return replace(
+            self, time=self.time[first : last + 1], values=self.values[first : last + 1], controls=u, start=begin,
+            name=f"{self.name}[{first}:{last}]",
+        )  # fmt: skip
+
+
+def _known(t: Topology) -> set[str]:
+    return {"time", *(f"q.{t.q_name(i)}" for i in range(t.nq)), *(f"qd.{t.dof_name(i)}" for i in range(t.nv)),
+            *(f"u.{a.name}" for a in t.actuators)}  # fmt: skip
+
+
+def _read_table(path: Path, model: Model) -> dict[str, np.ndarray]:
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no log file '{path}'.")
+    if path.suffix == ".csv":
+        table = np.genfromtxt(path, delimiter=",", names=None, skip_header=1, ndmin=2)
+        head = path.open(encoding="utf-8").readline().strip().split(",")
+        if table.shape[1] != len(head):
+            raise ValueError(f"'{path.name}' names {len(head)} columns, but its rows have {table.shape[1]} numbers.")
+        return {c.strip(): table[:, i] for i, c in enumerate(head)}
+    if path.suffix in (".h5", ".hdf5", ".npz"):
+        try:
+            trajectory = Trajectory.load(path, model)
+        except ValueError:
+            return _read_columns(path)
+        log = Log.of(trajectory)
+        t = model.topology
+        u = np.concatenate([np.full((1, t.nu), np.nan), np.asarray(trajectory.u)])
+        controls = {f"u.{a.name}": u[:, i] for i, a in enumerate(t.actuators)}
+        return {"time": log.time, **{c: log.values[:, i] for i, c in enumerate(log.columns)}, **controls}
+    raise ValueError(f"'{path.name}' must end in .csv, .h5, .hdf5, .npz.")
+
+
+def _read_columns(path: Path) -> dict[str, np.ndarray]:
+    if path.suffix == ".npz":
+        with np.load(path) as file:
+            return {name: np.asarray(file[name], float) for name in file.files}
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            return {name: np.asarray(value, float) for name, value in file.items()}
+    except OSError as error:
+        raise ValueError(f"'{path.name}' is not a whole HDF5 file: {error}") from error
+
+
+def check_against(log: Log, model: Model) -> None:
+    """Raises when a log of coordinates does not fit the robot: unknown columns, controls, units, or nothing that moves."""
+    t = model.topology
+    known = _known(t)
+    for column in log.columns:
+        if column not in known:
+            raise ValueError(
+                f"'{log.name}' has the column '{column}', which '{t.name}' does not; give `observe`, or use "
+                f"{', '.join(sorted(c for c in known if c[0] == 'q'))}."
+            )
+    moves = np.nanmax(log.values, axis=0) - np.nanmin(log.values, axis=0) if log.columns else np.zeros(0)
+    if not np.any(moves > 0):
+        raise ValueError(f"'{log.name}': nothing moves in it, so it tells nothing about '{t.name}': it needs excitation.")
+    for j, start_q, start_v in zip(t.joints, t.q_start, t.v_start, strict=True):
+        name = t.q_name(int(start_q))
+        columns = (f"q.{name}", f"qd.{t.dof_name(int(start_v))}")
+        if j.kind in ("hinge", "slide") and all(c in log.columns for c in columns):
+            _check_units(log, *columns)
+
+
+def _check_units(log: Log, q: str, qd: str) -> None:
+    """Raises when the slope of the coordinate is a well-known factor away from the measured velocity."""
+    x, v = (log.values[:, log.columns.index(c)] for c in (q, qd))
+    slope, middle = np.diff(x) / np.diff(log.time), (v[1:] + v[:-1]) / 2
+    use = np.isfinite(slope) & np.isfinite(middle)
+    if use.sum() < 10 or not np.any(middle[use]) or not np.any(slope[use]):
+        return
+    if np.corrcoef(slope[use], middle[use])[0, 1] < 0.95:
+        return
+    factor = float(slope[use] @ middle[use] / (middle[use] @ middle[use]))
+    for unit, words in UNITS.items():
+        for exact, column in ((1 / unit, q), (unit, qd)):
+            if abs(factor / exact - 1) < 0.05:
+                raise ValueError(
+                    f"'{log.name}': the slope of '{q}' is {factor:.4g} times '{qd}'. Is '{column}' in {words}? "
+                    "flexor uses radians, metres and seconds."
+                )

@@ -1,0 +1,175 @@
+"""Searches for the minimum: one step is a pure function of a state, so that any of them can be watched, stopped and resumed."""
+
+import abc
+from typing import Any, ClassVar, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int
+
+from flexor.identify.levenberg import Point, begin, iterate
+from flexor.identify.problem import Problem
+
+STUCK = 1e10  # damping at which no step lowers the cost
+
+
+class Outcome(NamedTuple):
+    """Where a search stands: whether it has ended, whether that is a success, and a sentence."""
+
+    done: bool
+    ok: bool
+    message: str
+
+
+class AbstractSearch(eqx.Module):
+    """`init` and `step` make and advance a pytree of arrays; `outcome` and `best` read it."""
+
+    compiled: ClassVar[bool] = True
+    """Whether `step` is written in JAX throughout."""
+    free_starts: ClassVar[bool] = False
+    """Whether it can estimate the starts of the segments."""
+    polished: ClassVar[bool] = False
+    """Whether its best point is to be polished by Levenberg-Marquardt."""
+
+    @abc.abstractmethod
+    def init(self, problem: Problem, z: Float[Array, " p"], key: Array) -> Any:
+        """The state before the first step."""
+
+    @abc.abstractmethod
+    def step(self, problem: Problem, state: Any) -> Any:
+        """The state after one more step."""
+
+    @abc.abstractmethod
+    def outcome(self, problem: Problem, state: Any) -> Outcome:
+        """Where it stands."""
+
+    @abc.abstractmethod
+    def best(self, problem: Problem, state: Any) -> tuple[Array, Array, Array]:
+        """z, the moved starts d, and the cost."""
+
+    @abc.abstractmethod
+    def total(self) -> int:
+        """Largest number of steps."""
+
+
+class LevenbergMarquardt(AbstractSearch):
+    """Least squares from one start (`levenberg.py`). Ends when a step lowers the cost by less than `tolerance` of it."""
+
+    iterations: int = 100
+    tolerance: float = 1e-8
+    free_starts: ClassVar[bool] = True
+
+    def init(self, problem: Problem, z: Array, key: Array) -> Point:
+        return begin(problem, z)
+
+    def step(self, problem: Problem, state: Point) -> Point:
+        return iterate(problem, state)
+
+    def outcome(self, problem: Problem, state: Point) -> Outcome:
+        count = int(state.done)
+        if count and not np.isfinite(float(state.normal.cost)):
+            return Outcome(True, False, "the simulation left the finite numbers at the start: begin from other parameters")
+        if float(state.gain) < self.tolerance:
+            return Outcome(True, True, f"converged after {count} iterations")
+        if float(state.damping) >= STUCK:
+            return Outcome(True, True, f"converged after {count} iterations: no step lowers the cost any more")
+        return Outcome(count >= self.iterations, False, f"stopped after {count} iterations, before it had converged")
+
+    def best(self, problem: Problem, state: Point) -> tuple[Array, Array, Array]:
+        return state.z, state.d, state.normal.cost
+
+    def total(self) -> int:
+        return self.iterations
+
+
+class _Population(NamedTuple):
+    members: Float[Array, "n p"]
+    z: Float[Array, " p"]
+    d: Float[Array, "s k"]
+    cost: Float[Array, ""]
+    key: Array
+    rounds: Int[Array, ""]
+    since: Int[Array, ""]
+
+
+class BasinHopping(AbstractSearch):
+    """Monotonic basin hopping by a population (McCarty, Burke & McGuire 2018; Heiden et al. 2021, section III-B).
+
+    In a round each of `starts` members goes `local` Levenberg-Marquardt iterations downhill, all of them in the lanes of one
+    kernel. The next round starts around the best point so far: half of the members mutate it by a Gaussian of `spread` of each
+    parameter's range (of its size, where it has no bounds), one goes on from it, the rest are drawn from everywhere. Ends after
+    `rounds`, or when the data are met to their noise (mean square of the weighted errors below `enough`), or when
+    `patience` rounds brought nothing.
+    """
+
+    starts: int = 64
+    rounds: int = 10
+    local: int = 12
+    spread: float = 0.2
+    enough: float = 1.2
+    patience: int = 4
+    free_starts: ClassVar[bool] = True
+    polished: ClassVar[bool] = True
+
+    def init(self, problem: Problem, z: Array, key: Array) -> _Population:
+        key, own = jax.random.split(key)
+        members = self._draw(problem, z, own).at[0].set(z)
+        zero = jnp.zeros((), int)
+        return _Population(members, z, problem.no_start(problem.segments), jnp.asarray(jnp.inf), key, zero, zero)
+
+    def step(self, problem: Problem, state: _Population) -> _Population:
+        def descend(z: Array) -> tuple[Array, Array, Array]:
+            point = jax.lax.fori_loop(0, self.local + 1, lambda _, p: iterate(problem, p), begin(problem, z))
+            return point.z, point.d, point.normal.cost
+
+        found, moved, costs = jax.vmap(descend)(state.members)
+        costs = jnp.where(jnp.isfinite(costs), costs, jnp.inf)
+        top = jnp.argmin(costs)
+        better = costs[top] < state.cost
+        z, d = jnp.where(better, found[top], state.z), jnp.where(better, moved[top], state.d)
+        cost = jnp.minimum(costs[top], state.cost)
+        since = jnp.where(costs[top] < 0.999 * state.cost, 0, state.since + 1)
+        key, near, far = jax.random.split(state.key, 3)
+        members = self._mutate(problem, z, near)
+        members = jnp.where((jnp.arange(self.starts) % 2 == 0)[:, None], members, self._draw(problem, z, far)).at[0].set(z)
+        return _Population(members, z, d, cost, key, state.rounds + 1, since)
+
+    def _bounded(self, problem: Problem) -> np.ndarray:
+        flags = [c.bounded for c in problem.coordinates.charts for _ in range(c.size)]
+        return np.array(flags + [False] * (problem.p - len(flags)), dtype=bool)
+
+    def _draw(self, problem: Problem, z: Array, key: Array) -> Float[Array, "n p"]:
+        """Anywhere: uniform between bounds, log-uniform over a factor of e either way for sizes."""
+        shape = (self.starts, problem.p)
+        a, b = jax.random.split(key)
+        anywhere = _logit(jax.random.uniform(a, shape, minval=0.01, maxval=0.99))
+        return jnp.where(self._bounded(problem), anywhere, problem.start + jax.random.normal(b, shape))
+
+    def _mutate(self, problem: Problem, z: Array, key: Array) -> Float[Array, "n p"]:
+        noise = self.spread * jax.random.normal(key, (self.starts, problem.p))
+        share = jnp.clip(jax.nn.sigmoid(z) + noise, 0.005, 0.995)
+        return jnp.where(self._bounded(problem), _logit(share), z + noise)
+
+    def outcome(self, problem: Problem, state: _Population) -> Outcome:
+        rounds, cost = int(state.rounds), float(state.cost)
+        if rounds and 2 * cost / problem.count < self.enough:
+            return Outcome(True, True, f"the data are met to their noise after {rounds} rounds of {self.starts} starts")
+        if int(state.since) >= self.patience and np.isfinite(cost):
+            return Outcome(
+                True, True, f"{self.patience} rounds of {self.starts} starts found nothing better, {rounds} in all"
+            )
+        if rounds >= self.rounds and not np.isfinite(cost):
+            return Outcome(True, False, "no start gave a finite simulation")
+        return Outcome(rounds >= self.rounds, True, f"the best of {rounds} rounds of {self.starts} starts")
+
+    def best(self, problem: Problem, state: _Population) -> tuple[Array, Array, Array]:
+        return state.z, state.d, state.cost
+
+    def total(self) -> int:
+        return self.rounds
+
+
+def _logit(x: Array) -> Array:
+    return jnp.log(x / (1 - x))

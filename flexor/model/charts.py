@@ -1,0 +1,217 @@
+"""Charts: free real numbers z in which every value is a valid parameter.
+
+    positive x            x = s softplus(z)
+    bounded x             x = low + (high - low) / (1 + exp(-z))
+    inertia I about com   S = tr(I)/2 1 - I = L L^T, L lower triangular with diagonal exp(z)
+    rotations             quat = quat0 exp(z / 2), axes likewise with two numbers
+    everything else       x = x0 + s z
+
+S is the matrix of second moments about the centre of mass. A body of positive density exists for (m, com, I) exactly when m
+and S are positive (the pseudo-inertia of Wensing, Kim & Slotine 2018 is then positive definite), so mass, centre of mass and
+inertia have charts of their own, and any of them may be free. s is the size of the number at the start, so that one unit of z
+is about one hundred per cent.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flexor.model.model import Model
+from flexor.model.parameters import parameters, replace
+from flexor.spatial import inertia_matrix, quat_exp, quat_mul
+
+SMALLEST = 1e-3  # of the size or range: how near to a bound a start may be, since a chart never reaches its bounds
+FIELD_SIZE = {
+    "damping": 0.1, "frictionloss": 0.1, "armature": 0.01, "stiffness": 1.0, "friction": 0.5, "restitution": 0.3,
+    "cfm": 1e-2, "baumgarte": 0.2, "com": 0.1, "pos": 0.1, "range": 1.0, "mass": 1.0,
+}  # fmt: skip
+"""Size of a number that starts at zero, in SI units."""
+POSITIVE = {"mass", "friction", "stiffness", "damping", "armature", "frictionloss", "restitution", "cfm", "baumgarte",
+            "limit_stiffness", "limit_damping", "limit_cfm", "limit_baumgarte"}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Chart:
+    """`value(z)` for z of length `size`; `start` is the z of the value that the chart was made for."""
+
+    name: str
+    size: int
+    start: np.ndarray
+    value: Callable[[Array], Array]
+    monotone: bool
+    """Whether each number of the value grows with its own z and with no other."""
+    bounded: bool = False
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the numbers in z. Those of an inertia are the logarithms and the off-diagonal numbers of L."""
+        if self.name.endswith(".inertia"):
+            return tuple(f"{self.name}:{part}" for part in ("log Lxx", "log Lyy", "log Lzz", "Lyx", "Lzx", "Lzy"))
+        return (self.name,) if self.size == 1 else tuple(f"{self.name}.{i}" for i in range(self.size))
+
+
+def chart(name: str, x: Any, bounds: tuple[Any, Any] | None = None) -> Chart:
+    """The chart for a parameter with this name and value; see the head of this file."""
+    x = np.asarray(x, float)
+    field = name.rsplit(".", 1)[-1].split("[")[0]
+    if not np.all(np.isfinite(x)):
+        raise ValueError(f"'{name}' is {x} and cannot be free: it has no finite value to start from.")
+    if bounds is not None:
+        return _between(name, x, *bounds)
+    if field in POSITIVE:
+        return _positive(name, x, FIELD_SIZE.get(field, 1.0))
+    if field == "inertia":
+        return _inertia(name, x)
+    if field == "quat":
+        return Chart(name, 3, np.zeros(3), lambda z: quat_mul(jnp.asarray(x, z.dtype), quat_exp(z)), False)
+    if field == "axis":
+        basis = np.linalg.svd(x[None])[2][1:] * np.linalg.norm(x)
+        return Chart(name, 2, np.zeros(2), lambda z: _unit(jnp.asarray(x) + z @ basis) * np.linalg.norm(x), False)
+    size = np.maximum(np.max(np.abs(x)), SMALLEST * FIELD_SIZE.get(field, 1.0)) if np.any(x) else FIELD_SIZE.get(field, 1.0)
+    return Chart(name, x.size, np.zeros(x.size), lambda z: jnp.asarray(x) + size * z.reshape(x.shape), True)
+
+
+def _unit(x: Array) -> Array:
+    return x / jnp.linalg.norm(x)
+
+
+def _positive(name: str, x: np.ndarray, typical: float) -> Chart:
+    size = jnp.asarray(np.where(x > SMALLEST * typical, x, typical))
+    start = np.log(np.expm1(np.maximum(x / np.asarray(size), SMALLEST))).ravel()
+    return Chart(name, x.size, start, lambda z: size * jax.nn.softplus(z.reshape(x.shape)), True)
+
+
+def _between(name: str, x: np.ndarray, low: Any, high: Any) -> Chart:
+    if name.rsplit(".", 1)[-1] in ("inertia", "quat", "axis"):
+        raise ValueError(f"bounds for '{name}' are not supported: its numbers are moved together, through a chart.")
+    low, high = np.broadcast_to(low, x.shape).astype(float), np.broadcast_to(high, x.shape).astype(float)
+    if not np.all(low < high):
+        raise ValueError(f"the bounds of '{name}' are empty: {low} to {high}.")
+    if np.any(x < low) or np.any(x > high):
+        raise ValueError(f"'{name}' starts at {x}, outside its bounds {low} to {high}.")
+    share = np.clip((x - low) / (high - low), SMALLEST, 1 - SMALLEST)
+    start = np.log(share / (1 - share)).ravel()
+    return Chart(
+        name, x.size, start, lambda z: jnp.asarray(low) + (high - low) * jax.nn.sigmoid(z.reshape(x.shape)), True, True
+    )
+
+
+def _inertia(name: str, six: np.ndarray) -> Chart:
+    I = np.asarray(inertia_matrix(jnp.asarray(six)))
+    S = np.trace(I) / 2 * np.eye(3) - I
+    w, V = np.linalg.eigh(S)
+    if not w[-1] > 0:
+        raise ValueError(f"'{name}' is {six}, which no body can have; it cannot be free from there.")
+    S = V @ np.diag(np.maximum(w, SMALLEST**2 * w[-1])) @ V.T
+    size = np.sqrt(np.trace(S))
+    L = np.linalg.cholesky(S) / size
+    low = np.tril_indices(3, -1)
+
+    def value(z: Array) -> Array:
+        full = jnp.zeros((3, 3), z.dtype).at[low].set(z[3:]) + jnp.diag(jnp.exp(z[:3]))
+        moments = size**2 * full @ full.T
+        I = jnp.trace(moments) * jnp.eye(3, dtype=z.dtype) - moments
+        return I[np.array([0, 1, 2, 0, 0, 1]), np.array([0, 1, 2, 1, 2, 2])]
+
+    return Chart(name, 6, np.concatenate([np.log(np.diag(L)), L[low]]), value, False)
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """The free parameters of a model, and of whatever else stands beside it in `extra`, as one vector z."""
+
+    charts: tuple[Chart, ...]
+    extra: dict[str, np.ndarray]
+
+    @property
+    def size(self) -> int:
+        return sum(c.size for c in self.charts)
+
+    @property
+    def start(self) -> np.ndarray:
+        return np.concatenate([c.start for c in self.charts] or [np.zeros(0)])
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(label for c in self.charts for label in c.labels)
+
+    def values(self, z: Float[Array, " n"]) -> dict[str, Array]:
+        """The parameters at z, by name."""
+        edges = np.cumsum([0, *(c.size for c in self.charts)])
+        return {c.name: c.value(z[a:b]) for c, a, b in zip(self.charts, edges[:-1], edges[1:], strict=True)}
+
+    def apply(self, model: Model, z: Float[Array, " n"]) -> tuple[Model, dict[str, Array]]:
+        """The model with its free parameters at z, and `extra` with those of its own."""
+        values = self.values(z)
+        own = {name: jnp.asarray(x) for name, x in self.extra.items()}
+        whole: dict[str, Array] = {}
+        for name, value in values.items():
+            base, part = _component(name)
+            if part is None:
+                whole[name] = value
+            else:
+                old = whole.get(base, own.get(base)) if base in whole or base in own else parameters(model, base)[base]
+                whole[base] = jnp.asarray(old).at[part].set(value)
+        extra = {name: whole.pop(name, x) for name, x in own.items()}
+        return replace(model, whole), extra
+
+
+def coordinates(
+    model: Model, free: Sequence[str], *, bounds: Mapping[str, Any] | None = None, extra: Mapping[str, Any] | None = None
+) -> Coordinates:
+    """Coordinates of all parameters that match a pattern in `free`; `body.lower.pos[2]` is one number of a parameter.
+
+    `bounds` maps patterns to (low, high). `extra` are numbers of the user's own; a pattern may match them too.
+    """
+    bounds, own = dict(bounds or {}), {k: np.asarray(v, float) for k, v in (extra or {}).items()}
+    known: dict[str, Any] = {**own, **parameters(model)}
+    charts: dict[str, Chart] = {}
+    for pattern in free:
+        whole, part = _component(pattern)
+        hits = [name for name in known if fnmatchcase(name, whole) and not name.startswith("body.world.")]
+        if not hits:
+            raise KeyError(f"no parameter of '{model.topology.name}' matches '{pattern}'; `parameters(model)` lists them.")
+        for name in hits:
+            x = np.asarray(known[name])
+            label, x = (name, x) if part is None else (f"{name}[{part}]", _part(name, x, part))
+            charts[label] = chart(label, x, _bounds_of(label, bounds))
+    names = list(charts)
+    for name in names:
+        if "[" in name and name.split("[")[0] in names:
+            raise ValueError(f"'{name}' is free twice: alone and with the whole of '{name.split('[')[0]}'.")
+    for pattern in bounds:
+        if not any(_matches(name, pattern) for name in names):
+            raise KeyError(f"the bounds for '{pattern}' match none of the free parameters.")
+    return Coordinates(tuple(charts.values()), own)
+
+
+def _component(pattern: str) -> tuple[str, int | None]:
+    found = re.fullmatch(r"(.*)\[(\d+)\]", pattern)
+    return (found[1], int(found[2])) if found else (pattern, None)
+
+
+def _part(name: str, x: np.ndarray, part: int) -> np.ndarray:
+    if name.rsplit(".", 1)[-1] in ("inertia", "quat", "axis"):
+        raise ValueError(f"the numbers of '{name}' are moved together; make all of it free.")
+    if x.ndim != 1 or part >= x.size:
+        raise ValueError(f"'{name}' has no component {part}: its shape is {x.shape}.")
+    return x[part]
+
+
+def _matches(name: str, pattern: str) -> bool:
+    return name == pattern or fnmatchcase(name, pattern) or fnmatchcase(name.split("[")[0], pattern)
+
+
+def _bounds_of(name: str, bounds: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    for pattern, value in bounds.items():
+        if _matches(name, pattern):
+            low, high = value
+            return low, high
+    return None
