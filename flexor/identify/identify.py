@@ -169,12 +169,12 @@ def _search(
     """Runs the search to its end, from the checkpoint if there is one: its state, the costs on the way, the outcome."""
     key = jax.random.key_data(jax.random.key(seed))
     state = search.init(problem, jnp.asarray(problem.start), key)
-    state = jax.tree.map(lambda x: jnp.asarray(np.asarray(x)), state)  # no weak types, or the second step compiles again
+    state = _strong(state)
     history: list[float] = []
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and path.is_file():
         state, history = _resume(path, problem, search, state)
-    step = jax.jit(lambda s: search.step(problem, s)) if search.compiled else lambda s: search.step(problem, s)
+    step = jax.jit(lambda s: _strong(search.step(problem, s))) if search.compiled else lambda s: search.step(problem, s)
     outcome = search.outcome(problem, state)
     while not outcome.done:
         state = step(state)
@@ -185,6 +185,11 @@ def _search(
             progress(len(history), search.total(), history[-1])
         outcome = search.outcome(problem, state)
     return state, history, outcome
+
+
+def _strong(state: Any) -> Any:
+    """The state without weak types, since with them the second step would compile again."""
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.asarray(x).dtype), state)
 
 
 def _signature(problem: Problem, search: AbstractSearch) -> str:
