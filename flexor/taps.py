@@ -35,6 +35,8 @@ TAPS: dict[str, Tap] = {
     "contact.point": Tap("ncon 3", "m", "halfway between the two surfaces, world axes; where the forces act"),
     "contact.depth": Tap("ncon", "m", "overlap of the two bodies, negative when apart"),
     "contact.normal": Tap("ncon 3", "1", "unit normal from body a towards body b, world axes"),
+    "contact.local_point": Tap("ncon 3", "m", "the point in the frame of body b; to be read only"),
+    "contact.local_normal": Tap("ncon 3", "1", "the normal in the axes of body b; to be read only"),
     "contact.relative_velocity": Tap("ncon 3", "m/s", "velocity of b's point less a's: along normal, two tangents"),
     "contact.normal_force": Tap("ncon", "N", "force on b along the normal"),
     "contact.friction_force": Tap("ncon 2", "N", "force on b along the two tangents"),

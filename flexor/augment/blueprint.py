@@ -18,6 +18,8 @@ READ_ONLY = {
     "joint.q": "positions are moved by velocities alone; augment 'joint.qd', a force or 'joint.acceleration'",
     "link.rotation": "it is there to be read",
     "link.velocity": "it is there to be read",
+    "contact.local_point": "it is there to be read; augment 'contact.point'",
+    "contact.local_normal": "it is there to be read; augment 'contact.normal'",
 }
 
 

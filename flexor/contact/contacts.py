@@ -5,10 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flexor.dynamics import Kinematics
+from flexor.dynamics import Kinematics, body_poses
 from flexor.model.model import Model, Pairs
-from flexor.spatial import cross
-from flexor.taps import listening, tap
+from flexor.spatial import cross, rotate
+from flexor.taps import Handler, listening, tap
 
 
 class Contacts(eqx.Module):
@@ -42,7 +42,9 @@ class Contacts(eqx.Module):
         return (self.point_a + self.point_b) / 2
 
 
-def tapped(contacts: Contacts) -> tuple[Contacts, Float[Array, " ncon"]]:
+def tapped(
+    model: Model, kin: Kinematics, contacts: Contacts, tap: Handler = tap
+) -> tuple[Contacts, Float[Array, " ncon"]]:
     """Gives points, depth and normal their names; the contacts as a listener may have changed them, and their depth."""
     if not listening():
         return contacts, -contacts.distance
@@ -52,6 +54,10 @@ def tapped(contacts: Contacts) -> tuple[Contacts, Float[Array, " ncon"]]:
     if heard[0] is not point:
         a, b = a + (heard[0] - point), b + (heard[0] - point)
     distance = contacts.distance if heard[1] is depth else -heard[1]
+    owner = np.array(contacts.bodies, dtype=int).reshape(-1, 2)[:, 1]
+    pos, rot = (x[owner] for x in body_poses(model, kin))
+    tap("contact.local_point", rotate(jnp.swapaxes(rot, -1, -2), heard[0] - pos))
+    tap("contact.local_normal", rotate(jnp.swapaxes(rot, -1, -2), heard[2]))
     new = (a, b, heard[2], distance)
     return eqx.tree_at(lambda c: (c.point_a, c.point_b, c.normal, c.distance), contacts, new), heard[1]
 

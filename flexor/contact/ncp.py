@@ -33,7 +33,7 @@ from flexor.contact.implicit import Problem, solve_implicitly, visit
 from flexor.dynamics import Kinematics
 from flexor.model.model import Model, Pairs
 from flexor.spatial import matvec
-from flexor.taps import tap
+from flexor.taps import Handler, tap
 
 
 class Impulses(eqx.Module):
@@ -77,13 +77,15 @@ class NCP(eqx.Module):
         M: Float[Array, "nv nv"],
         dt: Float[Array, ""],
         memory: Impulses,
+        tap: Handler = tap,
     ) -> tuple[Float[Array, " nv"], Float[Array, " nv"], Impulses]:
         """Velocity after the step, displacement over the step, and the impulses.
 
-        `free` is the velocity after the step without contact, M the joint-space inertia with what damping adds to it.
+        `free` is the velocity after the step without contact, M the joint-space inertia with what damping adds to it. `tap`
+        names the quantities; `Mixed` has its own.
         """
         chol = factor_inertia(M)
-        contacts, depth = tapped(contacts)
+        contacts, depth = tapped(model, kin, contacts, tap)
         near = _nearest(depth, self.most)
         J = contact_jacobian(model, kin, contacts, near)
         before = _near(tap("contact.relative_velocity", _spread(matvec(J, qd), near, depth)), near)
@@ -105,7 +107,7 @@ class NCP(eqx.Module):
             rows, _row_response(model, chol, active_row), wanted_row, cfm, low, high, active, active_row,
         )  # fmt: skip
         x, y, residual, count = solve_implicitly(self.iterations, self.tolerance, problem, start)
-        full, extra = _tapped(model, _spread(x, near, depth), y, dt)
+        full, extra = _tapped(model, _spread(x, near, depth), y, dt, tap)
         push = matvec(problem.Y, _near(full, near))
         push_row = problem.Y_row * y[:, None]
         u = free + push.sum(0) + push_row.sum(0)
@@ -191,7 +193,7 @@ def _joint_rows(model: Model, q: Array, dt: Array) -> tuple[Array, ...]:
     return rows, distance, low, high, both(model.joints.limit_cfm), both(model.joints.limit_baumgarte)
 
 
-def _tapped(model: Model, x: Array, y: Array, dt: Array) -> tuple[Array, Array | None]:
+def _tapped(model: Model, x: Array, y: Array, dt: Array, tap: Handler) -> tuple[Array, Array | None]:
     """The impulses as named forces, and back: those of the contacts, and what listeners add to the joints', for any joint."""
     t, limited, dry = model.topology, model.topology.limited, _dry(model)
     fn = tap("contact.normal_force", x[:, 0] / dt)

@@ -31,7 +31,7 @@ class Penalty(eqx.Module):
         """Generalised force of all contacts."""
         if not len(contacts):
             return jnp.zeros_like(qd)
-        contacts, depth = tapped(contacts)
+        contacts, depth = tapped(model, kin, contacts)
         J = contact_jacobian(model, kin, contacts)
         velocity = tap("contact.relative_velocity", matvec(J, qd))
         fn = tap("contact.normal_force", self.normal_force(contacts, depth, -velocity[:, 0]))

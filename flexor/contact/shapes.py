@@ -191,7 +191,7 @@ def _far_over_face(p: Array, d: Array, h: Array, nearest: Array) -> Array:
 
 
 def sphere_prism(sphere: Placed, mesh: Placed) -> Touch:
-    """A ball against a convex polygon with height: the pusher's tip."""
+    """A ball against a polygon with height, convex or not: the pusher's tip."""
     assert mesh.vertices is not None
     outline = mesh.vertices[: len(mesh.vertices) // 2]
     low, high = outline[0, 2], mesh.vertices[-1, 2]
@@ -210,21 +210,28 @@ def sphere_prism(sphere: Placed, mesh: Placed) -> Touch:
 
 
 def _polygon_distance(corners: Array, p: Array) -> tuple[Array, Array]:
-    """Signed distance of a point from a convex polygon (counter-clockwise) and the outward normal, in its plane."""
-    edge = jnp.roll(corners, -1, axis=0) - corners
+    """Signed distance of a point from a simple polygon (counter-clockwise) and the outward normal, in its plane.
+
+    The nearest edge decides; a point is inside when a ray from it crosses the outline an odd number of times.
+    """
+    following = jnp.roll(corners, -1, axis=0)
+    edge = following - corners
     square = dot(edge, edge)
     t = jnp.clip(dot(p - corners, edge) / square, 0.0, 1.0)
     gap = p - (corners + t[:, None] * edge)
     outward = jnp.stack([edge[:, 1], -edge[:, 0]], axis=-1) / jnp.sqrt(square)[:, None]
     height = dot(p - corners, outward)
-    inside = jnp.max(height) <= 0
-    face = jnp.where(inside, jnp.argmax(height), jnp.argmin(dot(gap, gap)))
+    below = corners[:, 1] <= p[1]
+    crossing = (below != (following[:, 1] <= p[1])) & (below == (height < 0))
+    inside = jnp.sum(crossing.astype(int)) % 2 == 1
+    face = jnp.argmin(dot(gap, gap))
     away = gap[face]
     length2 = dot(away, away)
-    on_face = inside | (length2 == 0)
+    on_face = length2 == 0
     length = jnp.sqrt(jnp.where(on_face, 1.0, length2))
-    normal = jnp.where(on_face, outward[face], away / length)
-    return jnp.where(on_face, height[face], length), normal
+    sign = jnp.where(inside, -1.0, 1.0).astype(p.dtype)
+    normal = jnp.where(on_face, outward[face], sign * away / length)
+    return jnp.where(on_face, height[face], sign * length), normal
 
 
 NARROW_PHASE = {

@@ -1,11 +1,13 @@
-"""`RigidSolver`: articulated rigid bodies with penalty or NCP contact."""
+"""`RigidSolver`: articulated rigid bodies with penalty or NCP contact, or both."""
+
+from functools import partial
 
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flexor.contact import NCP, Penalty, detect
+from flexor.contact import NCP, Mixed, Penalty, detect
 from flexor.contact.ncp import Impulses, factor_inertia, solve_inertia
 from flexor.dynamics import (
     Kinematics,
@@ -28,9 +30,10 @@ from flexor.taps import listening, tap
 
 
 class RigidSolver(AbstractSolver):
-    """Rigid-body dynamics. `contact` is `NCP()` (default), `Penalty()`, or None: no contact, no limits, no dry friction."""
+    """Rigid-body dynamics. `contact` is `NCP()` (default), `Penalty()`, `Mixed()`: both, or None: no contact, no limits, no dry
+    friction."""
 
-    contact: NCP | Penalty | None = NCP()
+    contact: NCP | Penalty | Mixed | None = NCP()
     integrator: AbstractIntegrator = SemiImplicitEuler()
 
     def check(self, model: Model) -> None:
@@ -39,10 +42,12 @@ class RigidSolver(AbstractSolver):
                 f"{named(self.contact)} works with impulses over a step, which {named(self.integrator)} has no place for: "
                 "use contact=Penalty() with it, or integrator=SemiImplicitEuler()."
             )
+        if isinstance(self.contact, Mixed):
+            self.contact.check(model)
 
     def init(self, model: Model, state: State) -> State:
         self.check(model)
-        if not isinstance(self.contact, NCP):
+        if not isinstance(self.contact, NCP | Mixed):
             return eqx.tree_at(lambda s: s.memory, state, None, is_leaf=lambda x: x is None)
         contacts = eqx.filter_eval_shape(lambda m: detect(m, forward_kinematics(m, m.reference)), model)
         memory = self.contact.init(model, contacts)
@@ -53,7 +58,7 @@ class RigidSolver(AbstractSolver):
         staged = self.integrator.stages > 1
         if not staged:
             q, qd = tap("joint.q", q), tap("joint.qd", qd)
-        if isinstance(self.contact, NCP) and _constrained(model):
+        if isinstance(self.contact, NCP | Mixed) and _constrained(model):
             q, qd, memory = self._impulsive(self.contact, model, q, qd, control, dt, memory)
         else:
 
@@ -96,7 +101,7 @@ class RigidSolver(AbstractSolver):
         return force, tap("link.external_force", control.wrench)
 
     def _impulsive(
-        self, contact: NCP, model: Model, q: Array, qd: Array, control: Control, dt: Array, memory: Impulses
+        self, contact: NCP | Mixed, model: Model, q: Array, qd: Array, control: Control, dt: Array, memory: Impulses
     ) -> tuple[Float[Array, " nq"], Float[Array, " nv"], Impulses]:
         """One step with impulses: free velocity, then the NCP, then the displacement."""
         kin = forward_kinematics(model, q)
@@ -108,8 +113,13 @@ class RigidSolver(AbstractSolver):
         M = crba(model, kin)
         extra = self.integrator.extra_inertia(model, dt)
         M = M if extra is None else M + jnp.diag(extra)
+        contacts, resolve = detect(model, kin), contact.resolve
+        if isinstance(contact, Mixed):
+            contacts, soft = contact.soft_forces(model, kin, contacts, qd)
+            force, M = force + soft.force, M + dt * soft.damping
+            resolve = partial(contact.resolve, soft)
         free = qd + dt * tap("joint.acceleration", solve_inertia(factor_inertia(M), force))
-        u, displacement, memory = contact.resolve(model, kin, detect(model, kin), q, qd, free, M, dt, memory)
+        u, displacement, memory = resolve(model, kin, contacts, q, qd, free, M, dt, memory)
         return integrate(model, q, displacement), u, memory
 
 
