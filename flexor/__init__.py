@@ -19,6 +19,7 @@ from flexor.identify import (
     Posterior,
     Shooting,
     SparseGroupLasso,
+    discover,
     identify,
 )
 from flexor.model.description import DescriptionError, ModelWarning
@@ -87,6 +88,7 @@ __all__ = [
     "Whole",
     "certify",
     "contact",
+    "discover",
     "dynamics",
     "identify",
     "load",

@@ -1,6 +1,7 @@
 """Identification: logs in; parameters, networks, and what the data say about them out."""
 
-from flexor.identify.fit import Errors, Fit
+from flexor.identify.discover import Discovery, Found, discover
+from flexor.identify.fit import Curves, Errors, Fit
 from flexor.identify.gradient import LBFGS, Adam, SparseGroupLasso
 from flexor.identify.identify import identify
 from flexor.identify.log import Log
@@ -15,8 +16,11 @@ __all__ = [
     "Adam",
     "BasinHopping",
     "Combination",
+    "Curves",
+    "Discovery",
     "Errors",
     "Fit",
+    "Found",
     "LevenbergMarquardt",
     "Log",
     "Outcome",
@@ -24,5 +28,6 @@ __all__ = [
     "Posterior",
     "Shooting",
     "SparseGroupLasso",
+    "discover",
     "identify",
 ]

@@ -1,5 +1,6 @@
 """First-order searches, for networks: L-BFGS and Adam by optax, with proximal steps that make weights exactly zero."""
 
+import abc
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -14,7 +15,19 @@ from flexor.identify.search import AbstractSearch, Outcome
 from flexor.identify.segments import Segments
 
 
-class SparseGroupLasso(eqx.Module):
+class AbstractPenalty(eqx.Module):
+    """What keeps networks small: a differentiable part, and a proximal step for the rest."""
+
+    @abc.abstractmethod
+    def smooth(self, augmentation: Any) -> Float[Array, ""]:
+        """The part that is added to the loss."""
+
+    @abc.abstractmethod
+    def proximal(self, augmentation: Any, rate: Array) -> Any:
+        """The weights after a step of the given rate on the part that has no derivative."""
+
+
+class SparseGroupLasso(AbstractPenalty):
     """The penalty of Heiden et al. 2021, equation 2, with the group term of Simon et al. 2013:
 
         kappa |W1|_1 + group sum_i sqrt(n_i) |W1_i|_2 + lam |W2...|^2
@@ -28,20 +41,36 @@ class SparseGroupLasso(eqx.Module):
     lam: float = 0.0
 
     def smooth(self, augmentation: Any) -> Array:
-        """lam times the squares of the upper layers' weights."""
-        upper = map_input_weights(jnp.zeros_like, augmentation)
-        leaves = jax.tree.leaves(eqx.filter(upper, eqx.is_inexact_array))
-        return self.lam * sum((jnp.sum(x**2) for x in leaves), start=jnp.zeros(()))
+        return self.lam * upper_squares(augmentation)
 
     def proximal(self, augmentation: Any, rate: Array) -> Any:
-        """The weights after a proximal step: soft thresholds, first of each number, then of each group."""
-
+        # soft thresholds, first of each number, then of each group (Simon et al. 2013, section 3)
         def shrink(w: Array) -> Array:
             w = jnp.sign(w) * jnp.maximum(jnp.abs(w) - rate * self.kappa, 0.0)
-            size = jnp.sqrt(jnp.sum(w**2) + 1e-300)
+            size = jnp.sqrt(jnp.sum(w**2) + jnp.finfo(w.dtype).tiny)
             return w * jnp.maximum(1 - rate * self.group * np.sqrt(w.size) / size, 0.0)
 
         return map_input_weights(shrink, augmentation)
+
+
+class Only(AbstractPenalty):
+    """Holds chosen weights at zero: `keep` has ones and zeros in the place of weights. The upper layers cost lam |W2...|^2."""
+
+    keep: Any
+    lam: float = 0.0
+
+    def smooth(self, augmentation: Any) -> Array:
+        return self.lam * upper_squares(augmentation)
+
+    def proximal(self, augmentation: Any, rate: Array) -> Any:
+        return jax.tree.map(lambda w, k: w * k, augmentation, self.keep)
+
+
+def upper_squares(augmentation: Any) -> Float[Array, ""]:
+    """Sum of the squares of all weights above the first layer."""
+    upper = map_input_weights(jnp.zeros_like, augmentation)
+    leaves = jax.tree.leaves(eqx.filter(upper, eqx.is_inexact_array))
+    return sum((jnp.sum(x**2) for x in leaves), start=jnp.zeros(()))
 
 
 class _Descent(NamedTuple):
@@ -53,7 +82,7 @@ class _Descent(NamedTuple):
     done: Int[Array, ""]
 
 
-def _loss(problem: Problem, penalty: SparseGroupLasso | None, z: Array, segments: Segments) -> Array:
+def _loss(problem: Problem, penalty: AbstractPenalty | None, z: Array, segments: Segments) -> Array:
     """Mean square of the weighted errors, halved, plus the smooth part of the penalty and the prior."""
     r = problem.residuals(z, problem.no_start(segments), segments)
     measured = jnp.maximum(jnp.sum(segments.weight > 0), 1)
@@ -68,16 +97,15 @@ class LBFGS(AbstractSearch):
 
     iterations: int = 300
     tolerance: float = 1e-7
-    penalty: SparseGroupLasso | None = None
+    penalty: AbstractPenalty | None = None
     block: int = 10
 
     def _optimiser(self) -> Any:
         import optax
 
-        if self.penalty is not None and (self.penalty.kappa or self.penalty.group):
-            raise ValueError(
-                "L-BFGS has no proximal step, so `kappa` and `group` would do nothing: use Adam, or `lam` alone."
-            )
+        lasso = self.penalty
+        if lasso is not None and not (isinstance(lasso, SparseGroupLasso) and lasso.kappa == lasso.group == 0):
+            raise ValueError("L-BFGS has no proximal step, so weights cannot become zero: use Adam, or `lam` alone.")
         return optax.lbfgs()
 
     def init(self, problem: Problem, z: Array, key: Array) -> _Descent:
@@ -128,7 +156,7 @@ class Adam(AbstractSearch):
     steps: int = 2000
     rate: float = 3e-3
     batch: int | None = None
-    penalty: SparseGroupLasso | None = None
+    penalty: AbstractPenalty | None = None
     clip: float = 1.0
     block: int = 50
 
@@ -167,7 +195,7 @@ class Adam(AbstractSearch):
         return _Descent(z, memory, key, jnp.mean(values), jnp.asarray(jnp.inf), count)
 
     def _proximal(self, problem: Problem, z: Array, rate: Array) -> Array:
-        if self.penalty is None or not problem.networks or not (self.penalty.kappa or self.penalty.group):
+        if self.penalty is None or not problem.networks:
             return z
         weights = self.penalty.proximal(problem.augmentation(z), rate)
         return jnp.concatenate([z[: problem.coordinates.size], problem.flatten(weights)])

@@ -15,18 +15,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flexor.identify.fit import Errors, Fit
+from flexor.identify.fit import Curves, Errors, Fit
 from flexor.identify.levenberg import Point, begin
 from flexor.identify.log import Log, check_against
 from flexor.identify.posterior import Posterior, posterior
 from flexor.identify.problem import Build, Normal, Observe, Problem, observe_columns
 from flexor.identify.search import AbstractSearch, BasinHopping, LevenbergMarquardt, Outcome
-from flexor.identify.segments import Segments, Shooting, cut
+from flexor.identify.segments import Shooting, cut
 from flexor.model.charts import Coordinates, coordinates
 from flexor.solvers import HybridSolver, Simulator
 from flexor.solvers.trajectory import Trajectory
 
 WORSE = 1.5  # times the noise, from which errors are remarked upon
+EDGE = 5.0  # of a bounded number in z: within 0.7 per cent of the range
 MOST_COLUMNS = 400  # numbers in z up to which the posterior is computed jointly with the networks' weights
 Progress = Callable[[int, int, float], None]
 
@@ -59,44 +60,50 @@ def identify(
     begun = time.perf_counter()
     dtype = sim.model.dtype
     with jax.enable_x64(True):
-        sim = _astype(sim, np.float64)
-        runs = _as_logs(logs)
-        further = [] if isinstance(held_out, float | int) else _as_logs(held_out)
+        sim = astype(sim, np.float64)
+        runs = as_logs(logs)
+        further = [] if isinstance(held_out, float | int) else as_logs(held_out)
         networks, patterns = _split_free(sim, free)
         place = coordinates(sim.model, patterns, bounds=bounds, extra=extra)
         sim = eqx.tree_at(
             lambda s: s.model, sim, place.apply(sim.model, jnp.asarray(place.start))[0]
         )  # switches friction on
-        noise, known = _noise(runs + further)
         for log in runs + further if observe is None else ():
             check_against(log, sim.model)
         _check_columns(runs + further)
+        noise, known = _noise(runs + further)
         look = observe_columns(sim.model, runs[0].columns) if observe is None else observe
         segments = cut(sim, runs + further, shooting, noise)
-        apart = _hold_out(segments, len(runs), held_out, seed)
+        apart = hold_out(segments[1], len(runs), held_out if isinstance(held_out, float | int) else None, seed)
         search = (
             (BasinHopping() if bounds and not shooting.free_start else LevenbergMarquardt()) if search is None else search
         )
         _check_search(search, shooting, networks)
         free_start = shooting.free_start
-        spread = _prior(place, prior)
+        spread = _prior(place, prior, known)
         problem = Problem(
-            sim, place, segments[0], look, build, held_out=apart, networks=networks, free_start=free_start, prior=spread
-        )
+            sim, place, segments[0], look, build, held_out=apart, networks=networks, free_start=free_start, prior=spread,
+            noise_known=known,
+        )  # fmt: skip
         if problem.count <= problem.p and spread is None and not networks:
             raise ValueError(
                 f"{problem.count} measurements cannot tell {problem.p} parameters: give more data or free fewer."
             )
         found = _search(problem, search, seed, checkpoint, progress)
-        fit = _result(problem, search, *found, known, runs[0].columns, noise, dtype)
+        names = tuple((runs + further)[i].name for i in segments[1])
+        fit = _result(problem, search, *found, runs[0].columns, names, dtype)
         return dataclasses.replace(fit, seconds=time.perf_counter() - begun)
 
 
-def _astype(sim: Simulator, dtype: Any) -> Simulator:
-    return jax.tree.map(lambda x: jnp.asarray(np.asarray(x), dtype) if eqx.is_inexact_array(x) else x, sim)
+def astype(sim: Simulator, dtype: Any) -> Simulator:
+    """The simulator with its numbers in another precision; a time step that was rounded to single is what was meant."""
+    dt = float(str(np.asarray(sim.dt)))
+    sim = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), dtype) if eqx.is_inexact_array(x) else x, sim)
+    return eqx.tree_at(lambda s: s.dt, sim, jnp.asarray(dt, dtype))
 
 
-def _as_logs(logs: Any) -> list[Log]:
+def as_logs(logs: Any) -> list[Log]:
+    """Logs and trajectories, one or many, as a list of logs."""
     given = [logs] if isinstance(logs, Log | Trajectory) else list(logs)
     if not given:
         raise ValueError("there are no logs to identify from.")
@@ -120,17 +127,16 @@ def _check_columns(logs: Sequence[Log]) -> None:
 
 
 def _noise(logs: Sequence[Log]) -> tuple[np.ndarray, bool]:
-    """Standard deviation of each column, and whether it was given; else the column's own spread stands in for it."""
+    """Standard deviation of each column of each log, and whether it was given; else the column's own spread stands in."""
     columns = logs[0].columns
     given = [log.noise for log in logs]
     if all(n is not None and all(c in n for c in columns) for n in given):
-        return np.array([np.mean([n[c] for n in given if n is not None]) for c in columns]), True
+        return np.array([[n[c] for c in columns] for n in given if n is not None]), True
     if any(n for n in given):
         lacking = next(c for n in given for c in columns if not n or c not in n)
         raise ValueError(f"noise is given for some columns, but not for '{lacking}' in every log.")
-    if len({log.values.shape[1] for log in logs}) > 1:
-        return np.ones(len(columns)), False
-    spread = np.nanstd(np.concatenate([log.values for log in logs]), axis=0)
+    together = np.concatenate([log.values for log in logs])
+    spread = np.array([np.std(x[np.isfinite(x)]) if np.isfinite(x).any() else 0.0 for x in together.T])
     return np.where(spread > 0, spread, 1.0), False
 
 
@@ -139,27 +145,31 @@ def _check_search(search: AbstractSearch, shooting: Shooting, networks: bool) ->
         raise ValueError(f"{type(search).__name__} cannot estimate starts; use LevenbergMarquardt, or free_start=False.")
 
 
-def _prior(place: Coordinates, prior: Mapping[str, float] | None) -> np.ndarray | None:
+def _prior(place: Coordinates, prior: Mapping[str, float] | None, noise_known: bool) -> np.ndarray | None:
     if not prior:
         return None
+    if not noise_known:
+        raise ValueError("a prior is weighed against the noise of the measurements: give `noise` with the logs.")
     precision = np.zeros(place.size)
+    names = [c.name for c in place.charts for _ in range(c.size)]
     for pattern, deviation in prior.items():
-        hits = [i for i, label in enumerate(place.labels) if fnmatchcase(label, pattern)]
+        hits = [i for i, pair in enumerate(zip(place.labels, names, strict=True)) if any(fnmatchcase(n, pattern) for n in pair)]
         if not hits:
             raise KeyError(f"the prior for '{pattern}' matches none of the free parameters.")
+        if not deviation > 0:
+            raise ValueError(f"the prior for '{pattern}' must be a positive deviation, got {deviation}.")
         precision[hits] = 1 / deviation**2
     return precision
 
 
-def _hold_out(segments: tuple[Segments, np.ndarray], runs: int, held_out: Any, seed: int) -> np.ndarray:
-    """Which segments are judged but not trained on: those of further logs, or a random share."""
-    owner = segments[1]
-    if not isinstance(held_out, float | int):
+def hold_out(owner: np.ndarray, runs: int, share: float | None, seed: int) -> np.ndarray:
+    """Which segments are judged but not trained on: a random share, or all of the logs beyond the first `runs`."""
+    if share is None:
         return owner >= runs
-    if not 0 <= held_out < 1:
-        raise ValueError(f"`held_out` must be a share below 1, or logs, got {held_out}.")
+    if not 0 <= share < 1:
+        raise ValueError(f"`held_out` must be a share below 1, or logs, got {share}.")
     apart = np.zeros(len(owner), bool)
-    apart[np.random.default_rng(seed).permutation(len(owner))[: round(len(owner) * held_out)]] = True
+    apart[np.random.default_rng(seed).permutation(len(owner))[: min(round(len(owner) * share), len(owner) - 1)]] = True
     return apart
 
 
@@ -172,6 +182,8 @@ def _search(
     state = _strong(state)
     history: list[float] = []
     path = None if checkpoint is None else Path(checkpoint)
+    if path is not None and not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot write the checkpoint '{path}': the folder '{path.parent}' does not exist.")
     if path is not None and path.is_file():
         state, history = _resume(path, problem, search, state)
     step = jax.jit(lambda s: _strong(search.step(problem, s))) if search.compiled else lambda s: search.step(problem, s)
@@ -193,9 +205,11 @@ def _strong(state: Any) -> Any:
 
 
 def _signature(problem: Problem, search: AbstractSearch) -> str:
-    """What a checkpoint belongs to: the free numbers, where they start, the data, and the search."""
-    digest = hashlib.sha256(repr((problem.coordinates.labels, search)).encode())
-    for x in (problem.start, *jax.tree.leaves(problem.segments)):
+    """What a checkpoint belongs to: the free numbers, where they start, the simulator, the data, and the search."""
+    digest = hashlib.sha256(repr((problem.coordinates.labels, search, type(problem.sim.solver), problem.k)).encode())
+    prior = np.zeros(0) if problem.prior is None else problem.prior
+    arrays = jax.tree.leaves(eqx.filter((problem.sim, problem.segments), eqx.is_array))
+    for x in (problem.start, problem.held_out, prior, *arrays):
         digest.update(np.ascontiguousarray(x).tobytes())
     return digest.hexdigest()
 
@@ -227,7 +241,7 @@ def _resume(path: Path, problem: Problem, search: AbstractSearch, fresh: Any) ->
 
 def _result(
     problem: Problem, search: AbstractSearch, state: Any, history: list[float], outcome: Outcome,
-    known: bool, columns: Sequence[str], noise: np.ndarray, dtype: Any,
+    columns: Sequence[str], names: Sequence[str], dtype: Any,
 ) -> Fit:  # fmt: skip
     z, d, _ = search.best(problem, state)
     start, zero = jnp.asarray(problem.start), problem.no_start(problem.segments)
@@ -236,21 +250,21 @@ def _result(
         if search.polished and outcome.ok:
             z, d, outcome = _polish(problem, z, d, outcome)
         normal = state.normal if isinstance(state, Point) else jax.jit(problem.normal)(z, d)
-    after, remarks = _judge(problem, z, normal, known)
+    after, remarks = _judge(problem, z, normal)
     residuals = jax.jit(problem.residuals)
     old = residuals(start, zero, problem.segments)
     new = residuals(z, d, problem.segments) if normal is None else normal.r
     trains, apart = ~problem.held_out, problem.held_out
     if not apart.any():
         remarks.append("nothing was held out: give several runs, a horizon, or `held_out` logs for an error on unseen data")
-    errors: Any = {(r, on): _errors(problem, x, rows, columns, noise) if rows.any() else None
+    errors: Any = {(r, on): _errors(problem, x, rows, columns) if rows.any() else None
               for r, x in (("old", old), ("new", new)) for on, rows in (("train", trains), ("apart", apart))}  # fmt: skip
     sim, extra = problem.simulator(z)
     values, first = (_numbers(problem.coordinates.values(x)) for x in (z, start))
     return Fit(
-        _astype(sim, dtype), values, first, _numbers(extra),
+        astype(sim, dtype), values, first, _numbers(extra),
         outcome.ok, outcome.message, history, errors["old", "train"], errors["new", "train"], errors["new", "apart"],
-        errors["old", "apart"], after, remarks,
+        errors["old", "apart"], after, _curves(problem, old, new, columns, names), remarks,
     )  # fmt: skip
 
 
@@ -268,24 +282,47 @@ def _polish(problem: Problem, z: Any, d: Any, outcome: Outcome) -> tuple[Any, An
     return state.z, state.d, outcome._replace(message=f"{outcome.message}; polished in {int(state.done)} iterations")
 
 
-def _judge(problem: Problem, z: Any, normal: Normal | None, known: bool) -> tuple[Posterior | None, list[str]]:
+def _judge(problem: Problem, z: Any, normal: Normal | None) -> tuple[Posterior | None, list[str]]:
     if not problem.coordinates.size:
         return None, []
     if normal is None:
         return None, [f"no posterior: {problem.p} free numbers are too many for it; fit the parameters alone to get one"]
     if not np.isfinite(np.asarray(normal.A)).all():
         return None, ["no posterior: the derivatives at the result are not finite"]
-    after = posterior(problem.coordinates, np.asarray(z), normal, problem.count, ~problem.held_out, known)
+    known, trains = problem.noise_known, ~problem.held_out
+    after = posterior(problem.coordinates, np.asarray(z), normal, problem.count, trains, known, problem.prior)
+    remarks = _at_bounds(problem.coordinates, np.asarray(z))
     if known and after.scale > WORSE:
-        return after, [
+        remarks.append(
             f"the errors are {after.scale:.1f} times what the noise explains: the model lacks something (an augmentation?), "
             "or the noise is larger than stated; intervals are widened accordingly"
-        ]
-    return after, []
+        )
+    return after, remarks
 
 
-def _errors(problem: Problem, r: Any, rows: np.ndarray, columns: Sequence[str], noise: np.ndarray) -> Errors:
-    r, measured = np.asarray(r)[rows], np.asarray(problem.segments.weight)[rows] > 0
-    square = np.sum(r**2, axis=(0, 1)) / np.maximum(np.sum(measured, axis=(0, 1)), 1)
-    total = float(np.sqrt(np.sum(r**2) / max(int(np.sum(measured)), 1)))
-    return Errors(total, dict(zip(columns, (np.sqrt(square) * noise).tolist(), strict=True)), int(rows.sum()))
+def _at_bounds(place: Coordinates, z: np.ndarray) -> list[str]:
+    """Parameters that the search pushed against their bounds, a sentence each."""
+    bounded = [c.bounded for c in place.charts for _ in range(c.size)]
+    return [
+        f"'{label}' ended at its {'upper' if x > 0 else 'lower'} bound: the data ask for more than it allows"
+        for label, b, x in zip(place.labels, bounded, z[: place.size], strict=True)
+        if b and abs(x) > EDGE
+    ]
+
+
+def _errors(problem: Problem, r: Any, rows: np.ndarray, columns: Sequence[str]) -> Errors:
+    r, weight = np.asarray(r)[rows], np.asarray(problem.segments.weight)[rows]
+    own = r / np.where(weight > 0, weight, 1.0)
+    square = np.sum(own**2, axis=(0, 1)) / np.maximum(np.sum(weight > 0, axis=(0, 1)), 1)
+    total = float(np.sqrt(np.sum(r**2) / max(int(np.sum(weight > 0)), 1)))
+    return Errors(total, dict(zip(columns, np.sqrt(square).tolist(), strict=True)), int(rows.sum()))
+
+
+def _curves(problem: Problem, old: Any, new: Any, columns: Sequence[str], names: Sequence[str]) -> Curves:
+    """Measurements and predictions, from the weighted errors of both."""
+    s = jax.tree.map(np.asarray, problem.segments)
+    weight = np.where(s.weight > 0, s.weight, np.nan)
+    measured = np.where(s.weight > 0, s.measured, np.nan)
+    time = (s.at + s.ahead) * float(problem.sim.dt)
+    before, after = (measured + np.asarray(r) / weight for r in (old, new))
+    return Curves(tuple(columns), tuple(names), problem.held_out, time, measured, before, after)
