@@ -45,7 +45,8 @@ _TOO_MANY = 8  # curves that a legend can name
 
 
 @contextmanager
-def _styled() -> Iterator[None]:
+def styled() -> Iterator[None]:
+    """Within this context figures are made in the style of the pages."""
     with matplotlib.rc_context(_STYLE):
         yield
 
@@ -61,7 +62,7 @@ def lines(
     size: tuple[float, float] = (6.4, 2.6),
 ) -> Figure:
     """Curves over time in s, by label; each may bring its own time as a pair (time, values), and have its own colour."""
-    with _styled():
+    with styled():
         figure = Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()
         for i, (label, values) in enumerate(series.items()):
@@ -81,7 +82,7 @@ def trajectory_figure(trajectory: Trajectory) -> Figure:
     """Coordinates, velocities, controls and the recorded quantities over time, one panel for each kind."""
     time = np.asarray(trajectory.time, float)
     panels = list(_panels(trajectory))
-    with _styled():
+    with styled():
         figure = Figure(figsize=(8.0, 0.4 + 2.1 * len(panels)), layout="constrained")
         all_axes = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
         for axes, (title, unit, labels, values) in zip(all_axes, panels, strict=True):
