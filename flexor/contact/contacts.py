@@ -42,9 +42,7 @@ class Contacts(eqx.Module):
         return (self.point_a + self.point_b) / 2
 
 
-def tapped(
-    model: Model, kin: Kinematics, contacts: Contacts, tap: Handler = tap
-) -> tuple[Contacts, Float[Array, " ncon"]]:
+def tapped(model: Model, kin: Kinematics, contacts: Contacts, tap: Handler = tap) -> tuple[Contacts, Float[Array, " ncon"]]:
     """Gives points, depth and normal their names; the contacts as a listener may have changed them, and their depth."""
     if not listening():
         return contacts, -contacts.distance

@@ -116,8 +116,8 @@ def _take(contacts: Contacts, rows: np.ndarray) -> Contacts:
     """The given candidates."""
     arrays = (contacts.point_a, contacts.point_b, contacts.normal, contacts.distance, contacts.pairs)
     point_a, point_b, normal, distance, pairs = jax.tree.map(lambda x: x[rows], arrays)
-    bodies, pair, frictional = (tuple(x[i] for i in rows) for x in (contacts.bodies, contacts.pair, contacts.frictional))
-    return Contacts(point_a, point_b, normal, distance, pairs, bodies, pair, frictional)
+    bodies, pair = tuple(contacts.bodies[i] for i in rows), tuple(contacts.pair[i] for i in rows)
+    return Contacts(point_a, point_b, normal, distance, pairs, bodies, pair, tuple(contacts.frictional[i] for i in rows))
 
 
 def _secant(slip: Array, law: Array, force: Array, J: Float[Array, "n 2 nv"]) -> Float[Array, "nv nv"]:

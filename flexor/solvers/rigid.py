@@ -1,6 +1,8 @@
 """`RigidSolver`: articulated rigid bodies with penalty or NCP contact, or both."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any, cast
 
 import equinox as eqx
 import jax.numpy as jnp
@@ -113,7 +115,7 @@ class RigidSolver(AbstractSolver):
         M = crba(model, kin)
         extra = self.integrator.extra_inertia(model, dt)
         M = M if extra is None else M + jnp.diag(extra)
-        contacts, resolve = detect(model, kin), contact.resolve
+        contacts, resolve = detect(model, kin), cast(Callable[..., Any], contact.resolve)
         if isinstance(contact, Mixed):
             contacts, soft = contact.soft_forces(model, kin, contacts, qd)
             force, M = force + soft.force, M + dt * soft.damping
