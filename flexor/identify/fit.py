@@ -24,6 +24,21 @@ class Errors:
 
 
 @dataclass(frozen=True, eq=False)
+class Curves:
+    """Every segment: what was measured, and what the simulator said before and after. Not a number where nothing was measured."""
+
+    columns: tuple[str, ...]
+    logs: tuple[str, ...]
+    """Name of the log that a segment is from."""
+    held_out: np.ndarray
+    time: np.ndarray
+    """Seconds since the segment's start, (segments, rows)."""
+    measured: np.ndarray
+    before: np.ndarray
+    after: np.ndarray
+
+
+@dataclass(frozen=True, eq=False)
 class Fit:
     """Estimate and what the data say about it. `ok` and `message` tell how the search ended."""
 
@@ -39,6 +54,7 @@ class Fit:
     held_out: Errors | None
     held_out_before: Errors | None
     posterior: Posterior | None
+    curves: Curves
     remarks: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
@@ -68,9 +84,9 @@ class Fit:
         return made
 
     def summary(self) -> dict[str, Any]:
-        """Everything but the arrays of the simulator, for JSON."""
+        """Everything but the arrays of the simulator and the curves, for JSON; what is not a finite number is None there."""
         posterior = self.posterior
-        return {
+        return _for_json({
             "robot": self.model.topology.name,
             "ok": self.ok,
             "message": self.message,
@@ -83,7 +99,7 @@ class Fit:
             "noise_scale": None if posterior is None else posterior.scale,
             "remarks": self.remarks,
             "history": self.history,
-        }  # fmt: skip
+        })  # fmt: skip
 
     def save(self, folder: str | os.PathLike[str], *, formats: tuple[str, ...] = ("xml",)) -> list[Path]:
         """Writes `fit.json`, the identified description (`xml` for MJCF, `urdf`), and the networks, into a folder."""
@@ -113,3 +129,11 @@ class Fit:
         if self.posterior is not None:
             lines += [f"  {c}" for c in self.posterior.unidentifiable]
         return "\n".join(lines + [f"  {r}" for r in self.remarks])
+
+
+def _for_json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _for_json(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_for_json(v) for v in value]
+    return None if isinstance(value, float) and not np.isfinite(value) else value

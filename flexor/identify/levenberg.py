@@ -6,8 +6,12 @@
 C is block diagonal (a start touches only its own segment), so the step costs one p x p system, the Schur complement
 A + l D_A - sum_s B_s (C_s + l D_s)^-1 B_s^T, whatever the number of segments. Written here, because optimistix solves the
 whole Jacobian densely; one iteration is one pure function, so that a population of them runs under `vmap`.
+
+Charts are flat near their ends (a damping near zero), where a Gauss-Newton step means nothing: a number goes at most `REACH` in a
+step, and never beyond `FAR`, from where there would be no way back.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -17,6 +21,7 @@ from jaxtyping import Array, Float, Int
 from flexor.identify.problem import Normal, Problem
 
 DAMPING, LEAST, MOST = 1e-3, 1e-12, 1e12
+REACH, FAR = 3.0, 12.0
 
 
 class Point(NamedTuple):
@@ -42,7 +47,7 @@ def begin(problem: Problem, z: Array) -> Point:
 
 def iterate(problem: Problem, point: Point) -> Point:
     """One damped Gauss-Newton step, taken if it lowers the cost. One evaluation of the errors and their Jacobian."""
-    dz, dd = solve(point.normal, point.damping)
+    dz, dd = solve(point.normal, point.damping, lambda dz: _within_reach(problem, point.z, dz))
     z, d = point.z + dz, point.d + dd
     normal = problem.normal(z, d)
     old, new = point.normal.cost, normal.cost
@@ -55,14 +60,23 @@ def iterate(problem: Problem, point: Point) -> Point:
     return Point(z, d, normal, jnp.where(first, point.damping, damping), gain, point.done + 1)
 
 
-def solve(normal: Normal, damping: Array) -> tuple[Array, Array]:
-    """The step (dz, dd)."""
+def _within_reach(problem: Problem, z: Array, dz: Array) -> Array:
+    """The part of a step that a chart can be trusted with. A positive number that is large may double, or vanish."""
+    reach = jnp.where(problem.linear, jnp.inf, REACH + problem.positive * jnp.maximum(z, 0.0))
+    low = jnp.where(problem.positive | problem.bounded, jnp.minimum(-FAR, z), -jnp.inf)
+    high = jnp.where(problem.bounded, jnp.maximum(FAR, z), jnp.inf)
+    return jnp.clip(z + jnp.clip(dz, -reach, reach), low, high) - z
+
+
+def solve(normal: Normal, damping: Array, limit: Callable[[Array], Array] = lambda dz: dz) -> tuple[Array, Array]:
+    """The step (dz, dd); `limit` shortens dz, and dd follows."""
     C = normal.C + damping * _diagonal(normal.C)
     inverse = jnp.linalg.inv(C)
     own = -jnp.einsum("skl,sl->sk", inverse, normal.h)
     S, rhs = schur(normal, inverse, normal.A + damping * _diagonal(normal.A))
     scale = jax.lax.rsqrt(jnp.maximum(jnp.diagonal(S), 1e-300))
     dz = -scale * jnp.linalg.solve(S * scale[:, None] * scale + 1e-14 * jnp.eye(len(S)), scale * rhs)
+    dz = limit(dz)
     return dz, own - jnp.einsum("skl,spl,p->sk", inverse, normal.B, dz)
 
 

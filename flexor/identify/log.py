@@ -1,5 +1,6 @@
 """`Log`: what was measured on a robot. Times of its own, some of the coordinates or anything else, noise, controls."""
 
+import csv
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,14 @@ from flexor.model.topology import Topology
 from flexor.solvers.trajectory import Trajectory
 
 GAP = 5.0  # times the usual time between rows
-UNITS = {np.pi / 180: "degrees", 180 / np.pi: "radians where degrees were meant", 1e-3: "millimetres", 1e-2: "centimetres"}
+NOISY = 1.5  # times its noise, which a column must vary by in order to tell anything
+UNITS = {
+    "hinge": ((180 / np.pi, "q", "degrees"), (np.pi / 180, "qd", "degrees per second"),
+              (np.pi / 30, "qd", "revolutions per minute"), (1e-3, "time", "milliseconds")),
+    "slide": ((1e3, "q", "millimetres"), (1e-3, "qd", "millimetres per second"), (1e2, "q", "centimetres"),
+              (1e-2, "qd", "centimetres per second")),
+}  # fmt: skip
+"""For each kind of joint: slope of the coordinate over the velocity, and which of the two is in what unit then."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +53,7 @@ class Log:
         self._check_numbers()
 
     def _check_shapes(self) -> None:
-        rows, width = len(self.time), len(self.columns)
+        rows, width = self.time.size, len(self.columns)
         if self.time.ndim != 1 or rows < 2:
             raise ValueError(f"'{self.name}': `time` must be a list of at least two numbers, got shape {self.time.shape}.")
         if self.values.shape != (rows, width):
@@ -78,6 +86,8 @@ class Log:
                 f"(and {int(bad.sum()) - 1} more numbers); repair the "
                 "log, or say missing=True if NaN means that nothing was measured there."
             )
+        if self.start is not None and not all(np.isfinite(x).all() for x in self.start):
+            raise ValueError(f"'{self.name}': its start is not finite.")
         if self.controls is not None and not np.isfinite(self.controls).all():
             row = int(np.argwhere(~np.isfinite(self.controls))[0][0])
             raise ValueError(f"'{self.name}': the controls of row {row} are not finite.")
@@ -162,11 +172,7 @@ def _read_table(path: Path, model: Model) -> dict[str, np.ndarray]:
     if not path.is_file():
         raise FileNotFoundError(f"there is no log file '{path}'.")
     if path.suffix == ".csv":
-        table = np.genfromtxt(path, delimiter=",", names=None, skip_header=1, ndmin=2)
-        head = path.open(encoding="utf-8").readline().strip().split(",")
-        if table.shape[1] != len(head):
-            raise ValueError(f"'{path.name}' names {len(head)} columns, but its rows have {table.shape[1]} numbers.")
-        return {c.strip(): table[:, i] for i, c in enumerate(head)}
+        return _read_csv(path)
     if path.suffix in (".h5", ".hdf5", ".npz"):
         try:
             trajectory = Trajectory.load(path, model)
@@ -180,17 +186,37 @@ def _read_table(path: Path, model: Model) -> dict[str, np.ndarray]:
     raise ValueError(f"'{path.name}' must end in .csv, .h5, .hdf5, .npz.")
 
 
-def _read_columns(path: Path) -> dict[str, np.ndarray]:
-    if path.suffix == ".npz":
-        with np.load(path) as file:
-            return {name: np.asarray(file[name], float) for name in file.files}
-    import h5py
-
+def _read_csv(path: Path) -> dict[str, np.ndarray]:
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        head, *rows = [row for row in csv.reader(file) if row] or [[]]
+    if not rows:
+        raise ValueError(f"'{path.name}' holds no rows below a line of column names.")
+    for i, row in enumerate(rows):
+        if len(row) != len(head):
+            raise ValueError(f"'{path.name}' names {len(head)} columns, but row {i} has {len(row)} numbers.")
     try:
-        with h5py.File(path, "r") as file:
-            return {name: np.asarray(value, float) for name, value in file.items()}
-    except OSError as error:
-        raise ValueError(f"'{path.name}' is not a whole HDF5 file: {error}") from error
+        table = np.array([[float(x) if x.strip() else np.nan for x in row] for row in rows])
+    except ValueError as error:
+        raise ValueError(f"'{path.name}' holds something that is not a number: {error}.") from error
+    return {c.strip(): table[:, i] for i, c in enumerate(head)}
+
+
+def _read_columns(path: Path) -> dict[str, np.ndarray]:
+    try:
+        if path.suffix == ".npz":
+            with np.load(path) as file:
+                table = {name: np.asarray(file[name], float) for name in file.files}
+        else:
+            import h5py
+
+            with h5py.File(path, "r") as file:
+                table = {name: np.asarray(value, float) for name, value in file.items()}
+    except Exception as error:  # zip, HDF5 and NumPy have many ways to say that a file is broken
+        raise ValueError(f"'{path.name}' is neither a whole trajectory nor a file of columns: {error}.") from error
+    for name, column in table.items():
+        if column.shape != (len(table.get("time", column)),):
+            raise ValueError(f"'{path.name}': the column '{name}' has shape {column.shape}; it needs a number for each time.")
+    return table
 
 
 def check_against(log: Log, model: Model) -> None:
@@ -203,19 +229,18 @@ def check_against(log: Log, model: Model) -> None:
                 f"'{log.name}' has the column '{column}', which '{t.name}' does not; give `observe`, or use "
                 f"{', '.join(sorted(c for c in known if c[0] == 'q'))}."
             )
-    moves = np.nanmax(log.values, axis=0) - np.nanmin(log.values, axis=0) if log.columns else np.zeros(0)
-    if not np.any(moves > 0):
+    varies = [np.std(x[np.isfinite(x)]) if np.isfinite(x).any() else 0.0 for x in log.values.T]
+    if not any(v > NOISY * (log.noise or {}).get(c, 0.0) for c, v in zip(log.columns, varies, strict=True)):
         raise ValueError(f"'{log.name}': nothing moves in it, so it tells nothing about '{t.name}': it needs excitation.")
     for j, start_q, start_v in zip(t.joints, t.q_start, t.v_start, strict=True):
-        name = t.q_name(int(start_q))
-        columns = (f"q.{name}", f"qd.{t.dof_name(int(start_v))}")
-        if j.kind in ("hinge", "slide") and all(c in log.columns for c in columns):
-            _check_units(log, *columns)
+        columns = {"q": f"q.{t.q_name(int(start_q))}", "qd": f"qd.{t.dof_name(int(start_v))}", "time": "time"}
+        if j.kind in UNITS and columns["q"] in log.columns and columns["qd"] in log.columns:
+            _check_units(log, j.kind, columns)
 
 
-def _check_units(log: Log, q: str, qd: str) -> None:
+def _check_units(log: Log, kind: str, columns: Mapping[str, str]) -> None:
     """Raises when the slope of the coordinate is a well-known factor away from the measured velocity."""
-    x, v = (log.values[:, log.columns.index(c)] for c in (q, qd))
+    x, v = (log.values[:, log.columns.index(columns[c])] for c in ("q", "qd"))
     slope, middle = np.diff(x) / np.diff(log.time), (v[1:] + v[:-1]) / 2
     use = np.isfinite(slope) & np.isfinite(middle)
     if use.sum() < 10 or not np.any(middle[use]) or not np.any(slope[use]):
@@ -223,10 +248,9 @@ def _check_units(log: Log, q: str, qd: str) -> None:
     if np.corrcoef(slope[use], middle[use])[0, 1] < 0.95:
         return
     factor = float(slope[use] @ middle[use] / (middle[use] @ middle[use]))
-    for unit, words in UNITS.items():
-        for exact, column in ((1 / unit, q), (unit, qd)):
-            if abs(factor / exact - 1) < 0.05:
-                raise ValueError(
-                    f"'{log.name}': the slope of '{q}' is {factor:.4g} times '{qd}'. Is '{column}' in {words}? "
-                    "flexor uses radians, metres and seconds."
-                )
+    for exact, column, words in UNITS[kind]:
+        if abs(factor / exact - 1) < 0.05:
+            raise ValueError(
+                f"'{log.name}': the slope of '{columns['q']}' is {factor:.4g} times '{columns['qd']}'. Is '{columns[column]}' "
+                f"in {words}? flexor uses radians, metres and seconds."
+            )

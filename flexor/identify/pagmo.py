@@ -1,4 +1,7 @@
-"""Global searches of pagmo (pygmo, an extra): its algorithms on our loss, populations evaluated in the lanes of a kernel."""
+"""Global searches of pagmo (pygmo, an extra): its algorithms on our loss.
+
+Algorithms that evaluate a whole generation at once (`pso_gen`, `gaco`, ...) do so in the lanes of a kernel.
+"""
 
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,7 +23,7 @@ class _Evolution(NamedTuple):
 class Pagmo(AbstractSearch):
     """`algorithm` names one of pygmo's (`sade`, `cmaes`, `de1220`, ...); a step evolves it by `generations`.
 
-    Members move in the charts' coordinates, within `width` of the start (bounds are the charts' own business).
+    Members move in the charts' coordinates: within `width` of the start, of zero for numbers with bounds, of both for positive ones.
     """
 
     algorithm: str = "sade"
@@ -33,18 +36,21 @@ class Pagmo(AbstractSearch):
     polished: ClassVar[bool] = True
 
     def init(self, problem: Problem, z: Array, key: Array) -> _Evolution:
+        pg = _pygmo()
+        if not hasattr(pg, self.algorithm):
+            raise ValueError(f"pygmo has no algorithm '{self.algorithm}'.")
         members = np.asarray(BasinHopping(starts=self.population).init(problem, z, key).members)
-        members = np.clip(members, problem.start - self.width, problem.start + self.width)
+        members = np.clip(members, *_box(problem, self.width))
         return _Evolution(members, _costs(problem)(members), np.zeros((), int))
 
     def step(self, problem: Problem, state: _Evolution) -> _Evolution:
         pg = _pygmo()
-        if not hasattr(pg, self.algorithm):
-            raise ValueError(f"pygmo has no algorithm '{self.algorithm}'.")
         population = pg.population(_Adapter(problem, self.width), size=0, seed=self.seed + int(state.rounds))
-        for x, f in zip(state.members, state.costs, strict=True):
+        for x, f in zip(np.asarray(state.members), np.asarray(state.costs), strict=True):
             population.push_back(x, [float(f)])
         algorithm = getattr(pg, self.algorithm)(gen=self.generations, seed=self.seed + int(state.rounds))
+        if hasattr(algorithm, "set_bfe"):
+            algorithm.set_bfe(pg.bfe())
         population = pg.algorithm(algorithm).evolve(population)
         return _Evolution(population.get_x(), population.get_f()[:, 0], state.rounds + 1)
 
@@ -68,7 +74,8 @@ class _Adapter:
     """pygmo's user-defined problem."""
 
     def __init__(self, problem: Problem, width: float):
-        self._bounds = (problem.start - width).tolist(), (problem.start + width).tolist()
+        low, high = _box(problem, width)
+        self._bounds = low.tolist(), high.tolist()
         self._costs = _costs(problem)
 
     def get_bounds(self) -> tuple[list[float], list[float]]:
@@ -82,6 +89,16 @@ class _Adapter:
 
     def __deepcopy__(self, memory: Any) -> "_Adapter":
         return self
+
+
+def _box(problem: Problem, width: float) -> tuple[np.ndarray, np.ndarray]:
+    """Where members may be."""
+    start, zero = problem.start, np.zeros(problem.p)
+    low = np.where(problem.bounded | problem.positive, np.minimum(start, -width), start - width)
+    high = np.where(
+        problem.bounded, np.maximum(start, width), np.where(problem.positive, np.maximum(start, zero), start) + width
+    )
+    return low, high
 
 
 def _costs(problem: Problem) -> Any:

@@ -80,9 +80,11 @@ class Posterior:
 
 
 def posterior(
-    coordinates: Coordinates, z: np.ndarray, normal: Normal, count: int, trains: np.ndarray, noise_known: bool
-) -> Posterior:
-    """The posterior at the minimum, from `count` measurements in the segments that `trains` marks."""
+    coordinates: Coordinates, z: np.ndarray, normal: Normal, count: int, trains: np.ndarray, noise_known: bool,
+    prior: np.ndarray | None = None,
+) -> Posterior:  # fmt: skip
+    """The posterior at the minimum, from `count` measurements in the segments that `trains` marks; `prior` is the precision
+    of every number in z that was believed beforehand, and is part of the normal equations."""
     n = coordinates.size
     inverse = jnp.linalg.inv(normal.C)
     H = np.asarray(schur(normal, inverse, normal.A)[0])
@@ -91,17 +93,35 @@ def posterior(
     variance = 2 * float(normal.cost) / freedom
     if noise_known:
         variance = max(1.0, variance)
-    precision = H / max(variance, 1e-300)
-    covariance = np.linalg.inv(precision + np.eye(len(H)) / VAGUE**2)[:n, :n]
-    covariance = (covariance + covariance.T) / 2
+    believed = np.zeros(len(H)) if prior is None else prior
+    precision = (H - np.diag(believed)) / max(variance, 1e-300) + np.diag(believed)
+    sizes, directions = np.linalg.eigh((precision + precision.T) / 2)
+    # rounding may make a size that should be zero negative; the vague prior keeps all of them positive
+    covariance = (directions / (np.maximum(sizes, 0.0) + VAGUE**-2) @ directions.T)[:n, :n]
+    z = np.asarray(z)[:n]
     return Posterior(
-        coordinates, np.asarray(z)[:n], covariance, float(np.sqrt(variance)), freedom if not noise_known else 10**6,
-        _unidentifiable(coordinates.labels, covariance),
+        coordinates, z, covariance, float(np.sqrt(variance)), freedom if not noise_known else 10**6,
+        _unidentifiable(coordinates, z, covariance),
     )  # fmt: skip
 
 
-def _unidentifiable(labels: tuple[str, ...], covariance: np.ndarray) -> tuple[Combination, ...]:
-    variances, directions = np.linalg.eigh(covariance) if len(covariance) else (np.zeros(0), np.zeros((0, 0)))
+def _slopes(coordinates: Coordinates, z: np.ndarray) -> np.ndarray:
+    """Change of each parameter, in its unit, with its own number in z; 1 for those whose numbers move together."""
+    made, at = [], 0
+    for chart in coordinates.charts:
+        here = jnp.asarray(z[at : at + chart.size])
+        at += chart.size
+        slope = jax.jvp(chart.value, (here,), (jnp.ones_like(here),))[1].ravel() if chart.monotone else here
+        made.append(np.asarray(slope) / chart.unit if chart.monotone else np.ones(chart.size))
+    return np.concatenate([*made, np.zeros(0)])
+
+
+def _unidentifiable(coordinates: Coordinates, z: np.ndarray, covariance: np.ndarray) -> tuple[Combination, ...]:
+    """Directions of large variance, in relative changes of the parameters: what stands at a bound or at zero is known, though
+    its number in z is not."""
+    labels, slopes = coordinates.labels, _slopes(coordinates, z)
+    relative = covariance * slopes[:, None] * slopes
+    variances, directions = np.linalg.eigh(relative) if len(relative) else (np.zeros(0), np.zeros((0, 0)))
     found = []
     for variance, v in sorted(zip(variances, directions.T, strict=True), key=lambda pair: -pair[0]):
         if np.sqrt(variance) > LOOSE:

@@ -41,14 +41,19 @@ class Normal(NamedTuple):
 
 
 class Problem:
-    """See the head of this file. `p` numbers in z, of which the first `coordinates.size` are parameters; `k` in each d_s."""
+    """See the head of this file. `p` numbers in z, of which the first `coordinates.size` are parameters; `k` in each d_s.
+
+    `noise_known`: whether weights are those of measured noise, so that weighted errors of one are as good as it gets.
+    """
 
     def __init__(
         self, sim: Simulator, coordinates: Coordinates, segments: Segments, observe: Observe, build: Build | None,
         *, held_out: np.ndarray, networks: bool, free_start: bool, prior: np.ndarray | None = None,
+        noise_known: bool = True,
     ):  # fmt: skip
         self.sim, self.coordinates, self.segments = sim, coordinates, jax.tree.map(jnp.asarray, segments)
         self.observe, self.build, self.networks = observe, build, networks
+        self.noise_known = noise_known
         self.interpolates = bool(np.any(np.asarray(segments.ahead)))
         self.k = 2 * sim.model.nv if free_start else 0
         weights = np.zeros(0)
@@ -58,6 +63,10 @@ class Problem:
             weights = np.asarray(flat)
         self.start = np.concatenate([coordinates.start, weights])
         self.p = len(self.start)
+        no, yes = np.zeros(len(weights), bool), np.ones(len(weights), bool)
+        self.bounded = np.concatenate([coordinates.which("bounded"), no])
+        self.positive = np.concatenate([coordinates.which("positive"), no])
+        self.linear = np.concatenate([coordinates.which("linear"), yes])
         self.prior = None if prior is None else np.concatenate([prior, np.zeros(len(weights))])
         self.held_out = np.asarray(held_out, bool)
         self.training: Segments = self.segments.take(np.flatnonzero(~self.held_out))

@@ -13,6 +13,7 @@ from flexor.identify.levenberg import Point, begin, iterate
 from flexor.identify.problem import Problem
 
 STUCK = 1e10  # damping at which no step lowers the cost
+AT_ZERO = -2.0  # of a positive number in z: about a tenth of its size, from where it can go anywhere
 
 
 class Outcome(NamedTuple):
@@ -100,8 +101,8 @@ class BasinHopping(AbstractSearch):
     In a round each of `starts` members goes `local` Levenberg-Marquardt iterations downhill, all of them in the lanes of one
     kernel. The next round starts around the best point so far: half of the members mutate it by a Gaussian of `spread` of each
     parameter's range (of its size, where it has no bounds), one goes on from it, the rest are drawn from everywhere. Ends after
-    `rounds`, or when the data are met to their noise (mean square of the weighted errors below `enough`), or when
-    `patience` rounds brought nothing.
+    `rounds`, or when the data are met to their noise (where that is given: mean square of the weighted errors below `enough`),
+    or when `patience` rounds brought nothing.
     """
 
     starts: int = 64
@@ -136,25 +137,23 @@ class BasinHopping(AbstractSearch):
         members = jnp.where((jnp.arange(self.starts) % 2 == 0)[:, None], members, self._draw(problem, z, far)).at[0].set(z)
         return _Population(members, z, d, cost, key, state.rounds + 1, since)
 
-    def _bounded(self, problem: Problem) -> np.ndarray:
-        flags = [c.bounded for c in problem.coordinates.charts for _ in range(c.size)]
-        return np.array(flags + [False] * (problem.p - len(flags)), dtype=bool)
-
     def _draw(self, problem: Problem, z: Array, key: Array) -> Float[Array, "n p"]:
-        """Anywhere: uniform between bounds, log-uniform over a factor of e either way for sizes."""
+        """Anywhere: uniform between bounds, a factor of e either way for sizes, more for those that started at zero."""
         shape = (self.starts, problem.p)
         a, b = jax.random.split(key)
         anywhere = _logit(jax.random.uniform(a, shape, minval=0.01, maxval=0.99))
-        return jnp.where(self._bounded(problem), anywhere, problem.start + jax.random.normal(b, shape))
+        at_zero = problem.positive & (problem.start < AT_ZERO)
+        centre, width = np.where(at_zero, AT_ZERO, problem.start), np.where(at_zero, 2.0, 1.0)
+        return jnp.where(problem.bounded, anywhere, centre + width * jax.random.normal(b, shape))
 
     def _mutate(self, problem: Problem, z: Array, key: Array) -> Float[Array, "n p"]:
         noise = self.spread * jax.random.normal(key, (self.starts, problem.p))
         share = jnp.clip(jax.nn.sigmoid(z) + noise, 0.005, 0.995)
-        return jnp.where(self._bounded(problem), _logit(share), z + noise)
+        return jnp.where(problem.bounded, _logit(share), z + noise)
 
     def outcome(self, problem: Problem, state: _Population) -> Outcome:
         rounds, cost = int(state.rounds), float(state.cost)
-        if rounds and 2 * cost / problem.count < self.enough:
+        if rounds and problem.noise_known and 2 * cost / problem.count < self.enough:
             return Outcome(True, True, f"the data are met to their noise after {rounds} rounds of {self.starts} starts")
         if int(state.since) >= self.patience and np.isfinite(cost):
             return Outcome(

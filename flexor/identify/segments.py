@@ -49,8 +49,9 @@ class Segments(NamedTuple):
 
 
 def cut(sim: Simulator, logs: Sequence[Log], shooting: Shooting, noise: np.ndarray) -> tuple[Segments, np.ndarray]:
-    """Segments of all logs, and the log each belongs to."""
+    """Segments of all logs, and the log each belongs to. `noise` has a number for each column, the same for all logs or not."""
     parts, owner = [], []
+    noise = np.broadcast_to(noise, (len(logs), np.shape(noise)[-1]))
     for i, log in enumerate(logs):
         pieces = _pieces(log, sim.model, shooting)
         parts += pieces
@@ -58,7 +59,7 @@ def cut(sim: Simulator, logs: Sequence[Log], shooting: Shooting, noise: np.ndarr
     dt = float(sim.dt)
     steps = max(_steps(p, dt) for p in parts)
     rows = max(len(p.time) for p in parts)
-    made = [_segment(p, sim.model, dt, steps, rows, noise) for p in parts]
+    made = [_segment(p, sim.model, dt, steps, rows, noise[i]) for p, i in zip(parts, owner, strict=True)]
     return Segments(*(jnp.asarray(np.stack(x)) for x in zip(*made, strict=True))), np.array(owner)
 
 
@@ -72,21 +73,30 @@ def _pieces(log: Log, model: Model, shooting: Shooting) -> list[Log]:
     span = log.time[-1] - log.time[0]
     if not 0 < shooting.horizon <= span * (1 + 1e-9):
         raise ValueError(f"a horizon of {shooting.horizon} s does not fit into '{log.name}', which lasts {span:.4g} s.")
-    stride = shooting.stride or shooting.horizon
+    stride = shooting.horizon if shooting.stride is None else shooting.stride
+    if not stride > 0:
+        raise ValueError(f"the stride of a shooting must be a positive number of seconds, got {stride}.")
     pieces = []
     for begin in np.arange(log.time[0], log.time[-1] - shooting.horizon * (1 - 1e-6), stride):
         first = int(np.searchsorted(log.time, begin - 1e-9))
         last = int(np.searchsorted(log.time, log.time[first] + shooting.horizon * (1 + 1e-9), side="right")) - 1
         if last > first:
             pieces.append(log.between(first, last, start_state(log, model, first)))
+    if not pieces:
+        raise ValueError(f"a horizon of {shooting.horizon} s is shorter than the time between the rows of '{log.name}'.")
     return pieces
 
 
 def start_state(log: Log, model: Model, row: int) -> tuple[np.ndarray, np.ndarray]:
     """q and qd in a row of the log: given, measured, or by a local polynomial of the third order in the coordinates."""
-    if row == 0 and log.start is not None:
-        return log.start
     t = model.topology
+    if row == 0 and log.start is not None:
+        shapes = tuple(x.shape for x in log.start)
+        if shapes != ((t.nq,), (t.nv,)):
+            raise ValueError(
+                f"the start of '{log.name}' must be (q, qd) of {t.nq} and {t.nv} numbers for '{t.name}', got {shapes}."
+            )
+        return log.start
     q_columns, v_columns = [f"q.{t.q_name(i)}" for i in range(t.nq)], [f"qd.{t.dof_name(i)}" for i in range(t.nv)]
     lacking = [c for c in q_columns if c not in log.columns]
     if lacking:
@@ -104,6 +114,11 @@ def start_state(log: Log, model: Model, row: int) -> tuple[np.ndarray, np.ndarra
     use = slice(first, first + WINDOW)
     x = log.time[use] - log.time[row]
     good = np.isfinite(q[use]).all(1)
+    if not good.any():
+        raise ValueError(
+            f"'{log.name}': no row near {log.time[row]:.4g} s measures all coordinates, so a segment cannot start there; give "
+            "`Log.start`, or a longer horizon."
+        )
     fit = np.polynomial.polynomial.polyfit(x[good], q[use][good], min(3, int(good.sum()) - 1))
     return fit[0], fit[1] if len(fit) > 1 else np.zeros(t.nv)
 

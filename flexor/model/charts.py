@@ -28,6 +28,7 @@ from flexor.model.parameters import parameters, replace
 from flexor.spatial import inertia_matrix, quat_exp, quat_mul
 
 SMALLEST = 1e-3  # of the size or range: how near to a bound a start may be, since a chart never reaches its bounds
+ROUNDING = 1e-6  # of the range, by which a start in single precision may miss a bound
 FIELD_SIZE = {
     "damping": 0.1, "frictionloss": 0.1, "armature": 0.01, "stiffness": 1.0, "friction": 0.5, "restitution": 0.3,
     "cfm": 1e-2, "baumgarte": 0.2, "com": 0.1, "pos": 0.1, "range": 1.0, "mass": 1.0,
@@ -48,6 +49,11 @@ class Chart:
     monotone: bool
     """Whether each number of the value grows with its own z and with no other."""
     bounded: bool = False
+    positive: bool = False
+    """Whether it is flat towards zero and a straight line towards large values."""
+    linear: bool = False
+    unit: np.ndarray | float = 1.0
+    """What counts as one hundred per cent of each number of the value."""
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -75,7 +81,9 @@ def chart(name: str, x: Any, bounds: tuple[Any, Any] | None = None) -> Chart:
         basis = np.linalg.svd(x[None])[2][1:] * np.linalg.norm(x)
         return Chart(name, 2, np.zeros(2), lambda z: _unit(jnp.asarray(x) + z @ basis) * np.linalg.norm(x), False)
     size = np.maximum(np.max(np.abs(x)), SMALLEST * FIELD_SIZE.get(field, 1.0)) if np.any(x) else FIELD_SIZE.get(field, 1.0)
-    return Chart(name, x.size, np.zeros(x.size), lambda z: jnp.asarray(x) + size * z.reshape(x.shape), True)
+    return Chart(
+        name, x.size, np.zeros(x.size), lambda z: jnp.asarray(x) + size * z.reshape(x.shape), True, linear=True, unit=size
+    )
 
 
 def _unit(x: Array) -> Array:
@@ -83,9 +91,16 @@ def _unit(x: Array) -> Array:
 
 
 def _positive(name: str, x: np.ndarray, typical: float) -> Chart:
-    size = jnp.asarray(np.where(x > SMALLEST * typical, x, typical))
-    start = np.log(np.expm1(np.maximum(x / np.asarray(size), SMALLEST))).ravel()
-    return Chart(name, x.size, start, lambda z: size * jax.nn.softplus(z.reshape(x.shape)), True)
+    if np.any(x < 0):
+        raise ValueError(f"'{name}' starts at {x}, but it cannot be negative.")
+    size = np.where(x > SMALLEST * typical, x, typical)
+    share = np.where(x > 0, x / size, SMALLEST)  # zero itself has no place in the chart
+    start = np.log(np.expm1(share)).ravel()
+
+    def value(z: Array) -> Array:
+        return jnp.asarray(size) * jax.nn.softplus(z.reshape(x.shape))
+
+    return Chart(name, x.size, start, value, True, positive=True, unit=size.ravel())
 
 
 def _between(name: str, x: np.ndarray, low: Any, high: Any) -> Chart:
@@ -94,12 +109,20 @@ def _between(name: str, x: np.ndarray, low: Any, high: Any) -> Chart:
     low, high = np.broadcast_to(low, x.shape).astype(float), np.broadcast_to(high, x.shape).astype(float)
     if not np.all(low < high):
         raise ValueError(f"the bounds of '{name}' are empty: {low} to {high}.")
-    if np.any(x < low) or np.any(x > high):
+    slack = ROUNDING * (high - low)
+    if np.any(x < low - slack) or np.any(x > high + slack):
         raise ValueError(f"'{name}' starts at {x}, outside its bounds {low} to {high}.")
     share = np.clip((x - low) / (high - low), SMALLEST, 1 - SMALLEST)
     start = np.log(share / (1 - share)).ravel()
+    unit = np.maximum(np.abs(x), (high - low) / 10).ravel()
     return Chart(
-        name, x.size, start, lambda z: jnp.asarray(low) + (high - low) * jax.nn.sigmoid(z.reshape(x.shape)), True, True
+        name,
+        x.size,
+        start,
+        lambda z: jnp.asarray(low) + (high - low) * jax.nn.sigmoid(z.reshape(x.shape)),
+        True,
+        True,
+        unit=unit,
     )
 
 
@@ -142,6 +165,10 @@ class Coordinates:
     def labels(self) -> tuple[str, ...]:
         return tuple(label for c in self.charts for label in c.labels)
 
+    def which(self, kind: str) -> np.ndarray:
+        """The numbers of z whose charts are `bounded`, `positive` or `linear`, as a mask."""
+        return np.array([getattr(c, kind) for c in self.charts for _ in range(c.size)], dtype=bool)
+
     def values(self, z: Float[Array, " n"]) -> dict[str, Array]:
         """The parameters at z, by name."""
         edges = np.cumsum([0, *(c.size for c in self.charts)])
@@ -171,7 +198,13 @@ def coordinates(
     `bounds` maps patterns to (low, high). `extra` are numbers of the user's own; a pattern may match them too.
     """
     bounds, own = dict(bounds or {}), {k: np.asarray(v, float) for k, v in (extra or {}).items()}
-    known: dict[str, Any] = {**own, **parameters(model)}
+    known: dict[str, Any] = parameters(model)
+    taken = [name for name in own if name in known]
+    if taken:
+        raise ValueError(
+            f"`extra` names '{taken[0]}', which is a parameter of '{model.topology.name}': choose another name."
+        )
+    known = {**own, **known}
     charts: dict[str, Chart] = {}
     for pattern in free:
         whole, part = _component(pattern)
@@ -212,6 +245,7 @@ def _matches(name: str, pattern: str) -> bool:
 def _bounds_of(name: str, bounds: Mapping[str, Any]) -> tuple[Any, Any] | None:
     for pattern, value in bounds.items():
         if _matches(name, pattern):
-            low, high = value
-            return low, high
+            if not isinstance(value, list | tuple) or len(value) != 2:
+                raise ValueError(f"the bounds of '{pattern}' must be a pair (low, high), got {value!r}.")
+            return value[0], value[1]
     return None
