@@ -24,7 +24,7 @@ jax.config.update("jax_enable_x64", True)
 TRUTH = np.array([3.0, 4.0])
 BOUNDS = (0.5, 8.0)
 NEAR = 0.01  # m: what counts as found
-DT, SECONDS, NOISE = 0.01, 3.0, 1e-3
+DT, SECONDS, NOISE = 0.01, 6.0, 1e-3
 
 
 def build(model: fx.Model, extra: dict[str, Any]) -> fx.Model:
@@ -85,7 +85,10 @@ def measure(options: Any) -> Result:
     hopping = lengths(state.z)
     hopping_seconds = time.perf_counter() - began
     rows = []
-    for name, found, seconds in (("local (Levenberg-Marquardt)", local, local_seconds), ("basin hopping", hopping, hopping_seconds)):
+    for name, found, seconds in (
+        ("local (Levenberg-Marquardt)", local, local_seconds),
+        ("basin hopping", hopping, hopping_seconds),
+    ):
         error = np.linalg.norm(found - TRUTH, axis=1)
         rows.append({"search": name, "starts": len(starts), "found, %": 100 * float(np.mean(error < NEAR)),
                      "median error, m": float(np.median(error)), "worst error, m": float(error.max()), "seconds": seconds})  # fmt: skip

@@ -20,7 +20,7 @@ from flexor.augment import Blueprint, Each, input_weights, map_input_weights
 from flexor.augment import networks as nets
 from flexor.identify.gradient import Adam, Only, SparseGroupLasso
 from flexor.identify.identify import Progress, as_logs, astype, hold_out
-from flexor.identify.log import Log, check_against
+from flexor.identify.log import Log, check_against, check_excitation
 from flexor.identify.problem import Problem, observe_columns
 from flexor.identify.segments import Shooting, cut
 from flexor.model.charts import coordinates
@@ -94,6 +94,7 @@ def discover(
         further = [] if isinstance(held_out, float | int) else as_logs(held_out)
         for log in runs + further:
             check_against(log, sim.model)
+        check_excitation(runs, sim.model)
         shooting = Shooting(horizon=horizon or float(np.median(np.diff(runs[0].time))))
         share = held_out if isinstance(held_out, float | int) else None
         found: list[Found] = []

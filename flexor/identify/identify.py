@@ -17,7 +17,7 @@ import numpy as np
 
 from flexor.identify.fit import Curves, Errors, Fit
 from flexor.identify.levenberg import Point, begin
-from flexor.identify.log import Log, check_against
+from flexor.identify.log import Log, check_against, check_excitation
 from flexor.identify.posterior import Posterior, posterior
 from flexor.identify.problem import Build, Normal, Observe, Problem, observe_columns
 from flexor.identify.search import AbstractSearch, BasinHopping, LevenbergMarquardt, Outcome
@@ -70,6 +70,7 @@ def identify(
         )  # switches friction on
         for log in runs + further if observe is None else ():
             check_against(log, sim.model)
+        check_excitation(runs, sim.model)
         _check_columns(runs + further)
         noise, known = _noise(runs + further)
         look = observe_columns(sim.model, runs[0].columns) if observe is None else observe

@@ -188,7 +188,7 @@ def _read_table(path: Path, model: Model) -> dict[str, np.ndarray]:
 
 def _read_csv(path: Path) -> dict[str, np.ndarray]:
     with path.open(newline="", encoding="utf-8-sig") as file:
-        head, *rows = [row for row in csv.reader(file) if row] or [[]]
+        head, *rows = [row for row in csv.reader(file, skipinitialspace=True) if row] or [[]]
     if not rows:
         raise ValueError(f"'{path.name}' holds no rows below a line of column names.")
     for i, row in enumerate(rows):
@@ -220,7 +220,7 @@ def _read_columns(path: Path) -> dict[str, np.ndarray]:
 
 
 def check_against(log: Log, model: Model) -> None:
-    """Raises when a log of coordinates does not fit the robot: unknown columns, controls, units, or nothing that moves."""
+    """Raises when a log of coordinates does not fit the robot: unknown columns or wrong units."""
     t = model.topology
     known = _known(t)
     for column in log.columns:
@@ -229,13 +229,24 @@ def check_against(log: Log, model: Model) -> None:
                 f"'{log.name}' has the column '{column}', which '{t.name}' does not; give `observe`, or use "
                 f"{', '.join(sorted(c for c in known if c[0] == 'q'))}."
             )
-    varies = [np.std(x[np.isfinite(x)]) if np.isfinite(x).any() else 0.0 for x in log.values.T]
-    if not any(v > NOISY * (log.noise or {}).get(c, 0.0) for c, v in zip(log.columns, varies, strict=True)):
-        raise ValueError(f"'{log.name}': nothing moves in it, so it tells nothing about '{t.name}': it needs excitation.")
     for j, start_q, start_v in zip(t.joints, t.q_start, t.v_start, strict=True):
         columns = {"q": f"q.{t.q_name(int(start_q))}", "qd": f"qd.{t.dof_name(int(start_v))}", "time": "time"}
         if j.kind in UNITS and columns["q"] in log.columns and columns["qd"] in log.columns:
             _check_units(log, j.kind, columns)
+
+
+def check_excitation(logs: Sequence[Log], model: Model) -> None:
+    """Raises when nothing moves in any of the logs by more than their noise."""
+    if not any(map(_moves, logs)):
+        names = f"'{logs[0].name}'" + (f" and {len(logs) - 1} more" if len(logs) > 1 else "")
+        raise ValueError(
+            f"{names}: nothing moves in it, so it tells nothing about '{model.topology.name}': it needs excitation."
+        )
+
+
+def _moves(log: Log) -> bool:
+    varies = [np.std(x[np.isfinite(x)]) if np.isfinite(x).any() else 0.0 for x in log.values.T]
+    return any(v > NOISY * (log.noise or {}).get(c, 0.0) for c, v in zip(log.columns, varies, strict=True))
 
 
 def _check_units(log: Log, kind: str, columns: Mapping[str, str]) -> None:
