@@ -129,7 +129,9 @@ def pieces(runs: Sequence[np.ndarray], camera: Camera, *, frames: int, stride: i
         for first in range(20, len(run) - frames - 20, stride):
             time = np.arange(frames + 1) / RATE
             start = (q[first], qd[first])
-            logs.append(fx.Log(time, run[first : first + frames + 1], COLUMNS, noise=noise, start=start, name=f"{i}:{first}"))
+            logs.append(
+                fx.Log(time, run[first : first + frames + 1], COLUMNS, noise=noise, start=start, name=f"{i}:{first}")
+            )
     return logs
 
 
