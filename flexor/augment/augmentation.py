@@ -64,6 +64,15 @@ class Augmentation(eqx.Module):
         """Raises when the robot is not the one the networks were made for."""
         self.on(Layout.of(model, self.layout.taps))
 
+    def known(self) -> "Augmentation":
+        """Without the entries whose networks are known to change nothing, as those of fresh `Add` and `Scale` are. A program made
+        of what is left is the program without them, to the last bit."""
+        pairs = zip(self.entries, self.networks, strict=True)
+        kept = [(e, n) for e, n in pairs if not (e.mode.fresh and all(x.silent() for x in n))]
+        if len(kept) == len(self.entries):
+            return self
+        return Augmentation(tuple(n for _, n in kept), tuple(e for e, _ in kept), self.layout)
+
     def handler(self, model: Model) -> Handler:
         """What listens to the taps of one step and puts the networks in."""
         heard: dict[str, Array] = {}

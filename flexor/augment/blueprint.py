@@ -131,6 +131,11 @@ class Entry:
                 f"Dissipative needs a force with a velocity on which it does work; '{tap}' is none. "
                 f"It works for {', '.join(CONJUGATE)}."
             )
+        if isinstance(net, Dissipative) and tap.startswith("contact.") and isinstance(self.over, Whole):
+            raise ValueError(
+                f"contacts come and go, so that a Dissipative network for '{tap}' must work on each by itself: use over=Each() "
+                "or over=Shared()."
+            )
         if isinstance(net, Conservative) and not (tap.startswith("joint.") and tap in CONJUGATE):
             joints = ", ".join(t for t in CONJUGATE if t.startswith("joint."))
             raise ValueError(f"Conservative needs a force in the joints; '{tap}' is none. It works for {joints}.")

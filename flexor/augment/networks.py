@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -26,11 +27,20 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
+def _zero(*weights: Array | None) -> bool:
+    """Whether all weights are known, and zero."""
+    return not any(isinstance(w, jax.core.Tracer) or np.asarray(w).any() for w in weights if w is not None)
+
+
 class Perceptron(eqx.Module):
     """Layers of weights with one activation between them."""
 
     layers: tuple[eqx.nn.Linear, ...]
     activation: str = eqx.field(static=True)
+
+    def silent(self) -> bool:
+        """Whether the result is known to be zero whatever the input."""
+        return _zero(self.layers[-1].weight, self.layers[-1].bias)
 
     def __call__(self, x: Float[Array, " n_in"], v: Float[Array, " n_out"] | None = None) -> Float[Array, " n_out"]:
         for layer in self.layers[:-1]:
@@ -44,6 +54,10 @@ class Damper(eqx.Module):
     inner: Perceptron
     gain: Float[Array, " n"]
 
+    def silent(self) -> bool:
+        """Whether the force is known to be zero."""
+        return not isinstance(self.gain, jax.core.Tracer) and not (np.asarray(self.gain) > 0).any()
+
     def __call__(self, x: Float[Array, " n_in"], v: Float[Array, " n"]) -> Float[Array, " n"]:
         n = len(self.gain)
         A = jnp.eye(n, dtype=v.dtype) + self.inner(x).reshape(n, n)
@@ -54,6 +68,10 @@ class Potential(eqx.Module):
     """An energy of the features; the force is minus its gradient along the motion, see `Augmentation`."""
 
     inner: Perceptron
+
+    def silent(self) -> bool:
+        """Whether the force is known to be zero."""
+        return self.inner.silent()
 
     def energy(self, x: Float[Array, " n_in"]) -> Float[Array, ""]:
         return self.inner(x)[0]

@@ -19,6 +19,10 @@ class HybridSolver(AbstractSolver):
         """As the solver within."""
         return self.base.kernels
 
+    def known(self) -> AbstractSolver:
+        base, speaking = self.base.known(), self.augmentation.known()
+        return HybridSolver(base, speaking) if speaking.entries else base
+
     def check(self, model: Model) -> None:
         self.base.check(model)
         self.augmentation.check(model)

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import equinox as eqx
@@ -85,11 +86,18 @@ class Simulator(eqx.Module):
         full = as_control(self.model, control)
         if listening():
             return _step(self, state, full)
-        return compiled(_step, self, (state, full)) if self._kernels else _step_jit(self, state, full)
+        sim = self._known
+        return compiled(_step, sim, (state, full)) if self._kernels else _step_jit(sim, state, full)
 
     @property
     def _kernels(self) -> bool:
         return self.simd and self.solver.kernels
+
+    @property
+    def _known(self) -> "Simulator":
+        """Itself, the solver without what is known to be idle."""
+        solver = self.solver.known()
+        return self if solver is self.solver else eqx.tree_at(lambda s: s.solver, self, solver)
 
     def rollout(
         self,
@@ -115,7 +123,8 @@ class Simulator(eqx.Module):
         args = (state, inputs, policy, length, tuple(record))
         if listening():
             return _rollout(self, *args)
-        return compiled(_rollout, self, args) if self._kernels else _rollout_jit(self, *args)
+        sim = self._known
+        return compiled(_rollout, sim, args) if self._kernels else _rollout_jit(sim, *args)
 
 
 def _time_axis(model: Model, controls: Any, steps: int | None) -> Control | None:
@@ -184,6 +193,13 @@ def taps(sim: Simulator) -> dict[str, Tap]:
 
 def _heard(sim: Simulator) -> dict[str, Any]:
     """Shapes of the quantities of a step, in the order of their computation."""
+    leaves, tree = jax.tree.flatten(sim)
+    return _heard_of(tree, tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves))
+
+
+@lru_cache(maxsize=64)
+def _heard_of(tree: Any, leaves: tuple[Any, ...]) -> dict[str, Any]:
+    sim = jax.tree.unflatten(tree, leaves)
     state = eqx.filter_eval_shape(lambda s: s.reset(), sim)
     control = as_control(sim.model, None)
     order: list[str] = []

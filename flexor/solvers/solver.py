@@ -23,6 +23,10 @@ class AbstractSolver(eqx.Module):
     def step(self, model: Model, state: State, control: Control, dt: Float[Array, ""]) -> State:
         """The state a time dt later."""
 
+    def known(self) -> "AbstractSolver":
+        """The same solver without what its known numbers make idle: fresh networks, for instance."""
+        return self
+
     def check(self, model: Model) -> None:
         """Raises, with a sentence, when this solver cannot simulate the model."""
 
