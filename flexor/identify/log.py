@@ -155,11 +155,12 @@ class Log:
 
     def between(self, first: int, last: int, start: tuple[Any, Any] | None = None) -> "Log":
         """Rows first to last, both included."""
+        whole = first == 0 and last == len(self.time) - 1
         u = None if self.controls is None else self.controls[first:last]
         begin = start if start is not None else self.start if first == 0 else None
         return replace(
             self, time=self.time[first : last + 1], values=self.values[first : last + 1], controls=u, start=begin,
-            name=f"{self.name}[{first}:{last}]",
+            name=self.name if whole else f"{self.name}[{first}:{last}]",
         )  # fmt: skip
 
 
@@ -215,7 +216,9 @@ def _read_columns(path: Path) -> dict[str, np.ndarray]:
         raise ValueError(f"'{path.name}' is neither a whole trajectory nor a file of columns: {error}.") from error
     for name, column in table.items():
         if column.shape != (len(table.get("time", column)),):
-            raise ValueError(f"'{path.name}': the column '{name}' has shape {column.shape}; it needs a number for each time.")
+            raise ValueError(
+                f"'{path.name}': the column '{name}' has shape {column.shape}; it needs a number for each time."
+            )
     return table
 
 

@@ -23,7 +23,8 @@ class _Evolution(NamedTuple):
 class Pagmo(AbstractSearch):
     """`algorithm` names one of pygmo's (`sade`, `cmaes`, `de1220`, ...); a step evolves it by `generations`.
 
-    Members move in the charts' coordinates: within `width` of the start, of zero for numbers with bounds, of both for positive ones.
+    Members move in the charts' coordinates: within `width` of the start, or of zero for numbers with bounds, or of both for
+    positive numbers.
     """
 
     algorithm: str = "sade"
