@@ -1,0 +1,170 @@
+"""The robot-centric view of a step: what the network reads, and what it predicts, encode and decode side by side.
+
+The root frame is that of the body on the first free joint, or, for a robot on a fixed base, the frame in which its first body is
+mounted. Everything is expressed in the root frame of its own instant (Xu et al. 2025, section 3.2):
+
+    reads       velocities, joint coordinates (a hinge without limits by sine and cosine, rotations by their matrix), joint torques,
+                the direction of gravity, and for every contact candidate normal, point and distance, zero where it is out of reach
+    predicts    the displacement over the step, R^T dp for the root's position, the rotation vector of quat^-1 quat' for rotations,
+                q' - q for the rest, wrapped for hinges without limits; and the change of the velocities, R^T (v' - v) for the root
+
+Position and heading of the root never enter, so predictions do not change when the whole scene is moved and turned about gravity.
+"""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flexor.contact import detect
+from flexor.contact.detect import candidates
+from flexor.dynamics import actuator_force, forward_kinematics, integrate
+from flexor.model.model import Control, Model
+from flexor.model.topology import JOINT_NV, Topology
+from flexor.spatial import quat_log, quat_mul, quat_to_matrix, rotate
+
+
+@dataclass(frozen=True)
+class Frames:
+    """The layout of inputs and targets for one robot; `reach` in m is the distance beyond which a candidate is not seen.
+
+    Switched off for ablations: `centric` (root frames; else the world's), `contacts` (contact inputs).
+    """
+
+    topology: Topology
+    reach: float = 0.12
+    centric: bool = True
+    contacts: bool = True
+
+    @cached_property
+    def root(self) -> int | None:
+        """The first free joint, or None for a fixed base."""
+        free = self.topology.joints_of("free")
+        return int(free[0]) if len(free) else None
+
+    @cached_property
+    def pushed(self) -> np.ndarray:
+        """Degrees of freedom on which joint torques act: all but those of free joints."""
+        t = self.topology
+        return np.flatnonzero([t.joints[j].kind != "free" for j in t.dof_joint])
+
+    @cached_property
+    def linear(self) -> np.ndarray:
+        """First degree of freedom of every free joint: three linear ones, in world axes."""
+        return self.topology.v_start[self.topology.joints_of("free")]
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the inputs, in order."""
+        t = self.topology
+        names: list[str] = []
+        for i, j in enumerate(t.joints):
+            turned = [f"{j.name}.R{a}{b}" for a in "xyz" for b in "xyz"]
+            if j.kind == "free" and i == self.root:
+                names += [] if self.centric else [f"{j.name}.{a}" for a in "xyz"] + turned
+            elif j.kind == "free":
+                names += [f"{j.name}.{a}" for a in "xyz"] + turned
+            elif j.kind == "ball":
+                names += turned
+            elif j.kind == "hinge" and not j.limited:
+                names += [f"sin {j.name}", f"cos {j.name}"]
+            else:
+                names.append(j.name)
+        names += [f"velocity {t.dof_name(i)}" for i in range(t.nv)]
+        names += [f"torque {t.dof_name(i)}" for i in self.pushed] + [f"gravity {a}" for a in "xyz"]
+        if self.contacts:
+            for c, pair in enumerate(candidates(t)):
+                parts = ("nx", "ny", "nz", "px", "py", "pz", "distance")
+                names += [f"contact {t.pairs[pair].name}.{c} {part}" for part in parts]
+        return tuple(names)
+
+    @property
+    def outputs(self) -> int:
+        return 2 * self.topology.nv
+
+    def frame(self, model: Model, q: Float[Array, " nq"]) -> tuple[Float[Array, "3"], Float[Array, "3 3"]]:
+        """Origin and rotation matrix of the root frame."""
+        if not self.centric:
+            return jnp.zeros(3, q.dtype), jnp.eye(3, dtype=q.dtype)
+        if self.root is None:
+            return model.bodies.pos[1], quat_to_matrix(model.bodies.quat[1])
+        at = int(self.topology.q_start[self.root])
+        return q[at : at + 3], quat_to_matrix(q[at + 3 : at + 7])
+
+    def encode(self, model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"], control: Control) -> Float[Array, " n_in"]:
+        """The network's input for a state and a full control; see `labels`."""
+        p, R = self.frame(model, q)
+        into = R.T
+        assert control.u is not None
+        assert control.tau is not None
+        torque = (actuator_force(model, q, qd, control.u) + control.tau)[self.pushed]
+        g = model.gravity
+        strength = jnp.linalg.norm(g)
+        down = into @ (g / jnp.where(strength > 0, strength, 1.0))
+        parts = [*self._coordinates(q, p, into), self._turned(qd, into), torque, down]
+        if self.contacts and candidates(self.topology):
+            parts.append(self._contacts(model, q, p, into))
+        return jnp.concatenate(parts)
+
+    def _coordinates(self, q: Array, p: Array, into: Array) -> list[Array]:
+        parts = []
+        for i, (j, at) in enumerate(zip(self.topology.joints, self.topology.q_start, strict=True)):
+            if j.kind == "free" and not (i == self.root and self.centric):
+                turned = into @ quat_to_matrix(q[at + 3 : at + 7])
+                parts += [into @ (q[at : at + 3] - p), turned.ravel()]
+            elif j.kind == "ball":
+                parts.append(quat_to_matrix(q[at : at + 4]).ravel())
+            elif j.kind == "hinge" and not j.limited:
+                parts.append(jnp.stack([jnp.sin(q[at]), jnp.cos(q[at])]))
+            elif j.kind != "free":
+                parts.append(q[at : at + 1])
+        return parts
+
+    def _contacts(self, model: Model, q: Array, p: Array, into: Array) -> Array:
+        found = detect(model, forward_kinematics(model, q))
+        normal, point = rotate(into, found.normal), rotate(into, found.point - p)
+        seen = jnp.concatenate([normal, point, found.distance[:, None]], axis=1)
+        return jnp.where((found.distance < self.reach)[:, None], seen, 0.0).ravel()
+
+    def _turned(self, v: Array, rotation: Array) -> Array:
+        """Velocity coordinates with the linear part of free joints in other axes."""
+        for at in self.linear:
+            v = v.at[at : at + 3].set(rotation @ v[at : at + 3])
+        return v
+
+    def difference(self, q: Float[Array, " nq"], new: Float[Array, " nq"]) -> Float[Array, " nv"]:
+        """The displacement from q to new in velocity coordinates: the inverse of `dynamics.integrate`."""
+        parts = []
+        for j, at in zip(self.topology.joints, self.topology.q_start, strict=True):
+            if j.kind in ("free", "ball"):
+                turn = at + 3 if j.kind == "free" else at
+                inverse = q[turn : turn + 4] * np.array([1, -1, -1, -1])
+                parts += [new[at:turn] - q[at:turn], quat_log(quat_mul(inverse, new[turn : turn + 4]))]
+            else:
+                change = new[at : at + 1] - q[at : at + 1]
+                whole = 2 * np.pi * jnp.round(change / (2 * np.pi))
+                parts.append(change - whole if j.kind == "hinge" and not j.limited else change)
+        return jnp.concatenate(parts)
+
+    def target(self, model: Model, q: Array, qd: Array, new_q: Array, new_qd: Array) -> Float[Array, " n_out"]:
+        """What the network should predict for a step: `decode` undoes it."""
+        into = self.frame(model, q)[1].T
+        return jnp.concatenate([self._turned(self.difference(q, new_q), into), self._turned(new_qd - qd, into)])
+
+    def decode(
+        self, model: Model, q: Array, qd: Array, y: Float[Array, " n_out"]
+    ) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
+        """The state after the step."""
+        R = self.frame(model, q)[1]
+        nv = self.topology.nv
+        return integrate(model, q, self._turned(y[:nv], R)), qd + self._turned(y[nv:], R)
+
+
+def dof_kinds(t: Topology) -> np.ndarray:
+    """For every degree of freedom: 0 linear of a free joint, 1 rotational of a free or ball joint, 2 a hinge or slide."""
+    kinds: list[int] = []
+    for j in t.joints:
+        kinds += {"free": [0] * 3 + [1] * 3, "ball": [1] * 3}.get(j.kind, [2] * JOINT_NV[j.kind])
+    return np.array(kinds, dtype=int)

@@ -1,0 +1,162 @@
+"""The network: a causal transformer over the last steps, each token one step (Xu et al. 2025, after Radford et al. 2019).
+
+Attention reaches `history` steps back and no further, in training as in use, and positions enter by rotation of queries and keys
+(rotary embedding, Su et al. 2021), which depends on differences alone. So keys and values of past steps stay valid as the window
+slides on: a step costs one token, not a window, and gives the same numbers. Inputs and outputs are normalised inside.
+"""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, PRNGKeyArray
+
+SHARPEST = 1e4  # longest wavelength of the rotary embedding, in steps over 2 pi
+
+
+class Sizes(eqx.Module):
+    """Layers, width, heads, and history in steps."""
+
+    layers: int = eqx.field(static=True, default=4)
+    width: int = eqx.field(static=True, default=96)
+    heads: int = eqx.field(static=True, default=4)
+    history: int = eqx.field(static=True, default=10)
+    head_width: int = eqx.field(static=True, default=64)
+
+    def __check_init__(self) -> None:
+        if self.width % (2 * self.heads):
+            raise ValueError(f"the width {self.width} must be a multiple of twice the {self.heads} heads.")
+        if min(self.layers, self.width, self.heads, self.history) < 1:
+            raise ValueError("layers, width, heads and history must be positive.")
+
+
+class Norms(eqx.Module):
+    """Mean and deviation of inputs and targets; not trained."""
+
+    x_mean: Float[Array, " n_in"]
+    x_std: Float[Array, " n_in"]
+    y_mean: Float[Array, " n_out"]
+    y_std: Float[Array, " n_out"]
+
+
+class Cache(eqx.Module):
+    """Keys, not yet turned, and values of the last steps, in a ring, and how many steps there have been."""
+
+    keys: Float[Array, "layers history heads d"]
+    values: Float[Array, "layers history heads d"]
+    count: Int[Array, ""]
+
+
+class Block(eqx.Module):
+    """x + attention(norm(x)), then x + mlp(norm(x)), without biases."""
+
+    qkv: Float[Array, "width3 width"]
+    out: Float[Array, "width width"]
+    up: Float[Array, "width4 width"]
+    down: Float[Array, "width width4"]
+    gain1: Float[Array, " width"]
+    gain2: Float[Array, " width"]
+
+
+class Transformer(eqx.Module):
+    """`sequence` for training, `step` with a cache for use: the same function."""
+
+    embed: Float[Array, "width n_in"]
+    blocks: tuple[Block, ...]
+    gain: Float[Array, " width"]
+    head1: Float[Array, "head width"]
+    head2: Float[Array, "n_out head"]
+    norms: Norms
+    sizes: Sizes = eqx.field(static=True)
+
+    @staticmethod
+    def build(sizes: Sizes, norms: Norms, key: PRNGKeyArray, dtype: Any = jnp.float32) -> "Transformer":
+        """Fresh weights: Gaussian of deviation 1/sqrt(inputs), the last layer of each residual branch smaller by sqrt(2 layers)."""
+        w, n_in, n_out = sizes.width, len(norms.x_mean), len(norms.y_mean)
+        keys = iter(jax.random.split(key, 3 + 4 * sizes.layers))
+
+        def weight(rows: int, columns: int, shrink: float = 1.0) -> Array:
+            return (shrink / np.sqrt(columns) * jax.random.normal(next(keys), (rows, columns))).astype(dtype)
+
+        last = 1 / np.sqrt(2 * sizes.layers)
+        ones = jnp.ones(w, dtype)
+        embed = weight(w, n_in)
+        blocks = tuple(
+            Block(weight(3 * w, w), weight(w, w, last), weight(4 * w, w), weight(w, 4 * w, last), ones, ones)
+            for _ in range(sizes.layers)
+        )
+        head = weight(sizes.head_width, w)
+        norms = jax.tree.map(lambda x: jnp.asarray(x, dtype), norms)
+        return Transformer(embed, blocks, ones, head, weight(n_out, sizes.head_width, 0.1), norms, sizes)
+
+    def _tokens(self, x: Array) -> Array:
+        return (x - self.norms.x_mean) / self.norms.x_std @ self.embed.T
+
+    def _heads(self, h: Array) -> Array:
+        y = jax.nn.gelu(_normed(h, self.gain) @ self.head1.T) @ self.head2.T
+        return y * self.norms.y_std + self.norms.y_mean
+
+    def sequence(self, x: Float[Array, "t n_in"]) -> Float[Array, "t n_out"]:
+        """Predictions after each step of a sequence, each from the `history` steps up to it."""
+        s, t = self.sizes, len(x)
+        ahead = np.arange(t)[:, None] - np.arange(t)
+        seen = jnp.asarray((ahead >= 0) & (ahead < s.history))
+        h = self._tokens(x)
+        for block in self.blocks:
+            q, k, v = self._qkv(block, h)
+            q, k = _rotary(q, jnp.arange(t)), _rotary(k, jnp.arange(t))
+            scores = jnp.einsum("ihd,jhd->hij", q, k) / np.sqrt(q.shape[-1])
+            share = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
+            h = h + jnp.einsum("hij,jhd->ihd", share, v).reshape(t, -1) @ block.out.T
+            h = h + _mlp(block, h)
+        return self._heads(h)
+
+    def begin(self) -> Cache:
+        """No steps yet."""
+        s = self.sizes
+        empty = jnp.zeros((s.layers, s.history, s.heads, s.width // s.heads), self.embed.dtype)
+        return Cache(empty, empty, jnp.zeros((), jnp.int32))
+
+    def step(self, x: Float[Array, " n_in"], cache: Cache) -> tuple[Float[Array, " n_out"], Cache]:
+        """The prediction after one more step, from the cached window."""
+        s = self.sizes
+        slot = cache.count % s.history
+        age = (slot - jnp.arange(s.history)) % s.history  # of what a place of the ring holds, in steps
+        valid = age <= cache.count
+        here = (age == 0)[:, None, None]
+        h = self._tokens(x[None])
+        keys, values = [], []
+        for i, block in enumerate(self.blocks):
+            q, k, v = self._qkv(block, h)
+            keys.append(jnp.where(here, k, cache.keys[i]))
+            values.append(jnp.where(here, v, cache.values[i]))
+            scores = jnp.einsum("hd,jhd->hj", q[0], _rotary(keys[-1], -age)) / np.sqrt(q.shape[-1])
+            share = jax.nn.softmax(jnp.where(valid, scores, -jnp.inf), axis=-1)
+            h = h + jnp.einsum("hj,jhd->hd", share, values[-1]).reshape(1, -1) @ block.out.T
+            h = h + _mlp(block, h)
+        return self._heads(h)[0], Cache(jnp.stack(keys), jnp.stack(values), cache.count + 1)
+
+    def _qkv(self, block: Block, h: Array) -> tuple[Array, Array, Array]:
+        s = self.sizes
+        qkv = (_normed(h, block.gain1) @ block.qkv.T).reshape(len(h), 3, s.heads, s.width // s.heads)
+        return qkv[:, 0], qkv[:, 1], qkv[:, 2]
+
+
+def _normed(h: Array, gain: Array) -> Array:
+    """Root-mean-square normalisation (Zhang & Sennrich 2019)."""
+    return h * jax.lax.rsqrt(jnp.mean(h**2, axis=-1, keepdims=True) + 1e-6) * gain
+
+
+def _mlp(block: Block, h: Array) -> Array:
+    return jax.nn.gelu(_normed(h, block.gain2) @ block.up.T) @ block.down.T
+
+
+def _rotary(x: Float[Array, "t heads d"], position: Int[Array, " t"]) -> Float[Array, "t heads d"]:
+    """Pairs of numbers turned by an angle that grows with the position, fast in the first pairs and slowly in the last."""
+    half = x.shape[-1] // 2
+    rate = SHARPEST ** (-np.arange(half) / half)
+    angle = (position[:, None] * jnp.asarray(rate, x.dtype)).astype(x.dtype)[:, None]
+    a, b = x[..., :half], x[..., half:]
+    return jnp.concatenate([a * jnp.cos(angle) - b * jnp.sin(angle), a * jnp.sin(angle) + b * jnp.cos(angle)], axis=-1)

@@ -1,0 +1,63 @@
+"""`NerdSolver`: a learned step behind the ordinary interface. Its window lives in `State.memory`."""
+
+from typing import ClassVar
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flexor.model.model import Control, Model, State, as_control
+from flexor.nerd.frames import Frames
+from flexor.nerd.network import Cache, Transformer
+from flexor.solvers import AbstractSolver
+
+
+class Memory(eqx.Module):
+    """Windows of all members, and how much these disagreed in the last step: the deviation of their predictions, root mean
+    square over the targets, in units of the targets' own deviation; zero for a single network."""
+
+    cache: Cache
+    disagreement: Float[Array, ""]
+
+
+class NerdSolver(AbstractSolver):
+    """A robot's dynamics and contact as a transformer, or the mean of an ensemble (a leading axis of every weight).
+
+    `dt` is the step it was trained for; another raises. A state without memory starts with an empty window.
+    """
+
+    network: Transformer
+    frames: Frames = eqx.field(static=True)
+    dt: float = eqx.field(static=True)
+    kernels: ClassVar[bool] = False
+
+    def check(self, model: Model) -> None:
+        if model.topology != self.frames.topology:
+            ours, theirs = self.frames.topology, model.topology
+            what = "names, joints or contacts differ" if ours.name == theirs.name else f"this is '{theirs.name}'"
+            raise ValueError(f"the learned solver was trained for '{ours.name}', and {what}.")
+
+    def init(self, model: Model, state: State) -> State:
+        self.check(model)
+        begin = eqx.filter_vmap(lambda n: n.begin())(self.network)
+        memory = Memory(begin, jnp.zeros((), self.network.norms.x_mean.dtype))
+        return eqx.tree_at(lambda s: s.memory, state, memory, is_leaf=lambda x: x is None)
+
+    def step(self, model: Model, state: State, control: Control, dt: Float[Array, ""]) -> State:
+        if not isinstance(dt, jax.core.Tracer) and abs(float(dt) / self.dt - 1) > 1e-4:
+            raise ValueError(f"the learned solver steps by {self.dt:g} s and by nothing else, got {float(dt):g} s.")
+        memory = state.memory if isinstance(state.memory, Memory) else self.init(model, state).memory
+        x = self.frames.encode(model, state.q, state.qd, as_control(model, control)).astype(self.network.embed.dtype)
+        y, cache = eqx.filter_vmap(lambda n, c: n.step(x, c))(self.network, memory.cache)
+        mean = jnp.mean(y, axis=0)
+        apart = jnp.sqrt(jnp.mean(((y - mean) / self.network.norms.y_std) ** 2))
+        q, qd = self.frames.decode(model, state.q, state.qd, mean.astype(state.q.dtype))
+        return State(q, qd, state.time + dt, Memory(cache, apart))
+
+
+def disagreement(state: State) -> Array:
+    """How much the ensemble disagreed in the last step; see `Memory`."""
+    if not isinstance(state.memory, Memory):
+        raise TypeError("only states of a NerdSolver know a disagreement.")
+    return state.memory.disagreement
