@@ -1,1 +1,1 @@
-"""The command line: `flexor info`, `simulate`, `certify`, `demo`."""
+"""The command line: `flexor info`, `simulate`, `certify`, `identify`, `demo`."""

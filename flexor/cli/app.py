@@ -6,9 +6,9 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from flexor.cli import certify, console, demo, info, simulate
+from flexor.cli import certify, console, demo, identify, info, simulate
 
-SENTENCES = (ValueError, KeyError, TypeError, OSError, FloatingPointError, NotImplementedError)
+SENTENCES = (ValueError, KeyError, TypeError, OSError, FloatingPointError, NotImplementedError, ImportError)
 """What the library raises to say a sentence; `GraphicsError` and the like derive from RuntimeError and are told apart."""
 
 
@@ -47,6 +47,7 @@ app = typer.Typer(
 app.command()(info.info)
 app.command()(simulate.simulate)
 app.command()(certify.certify)
+app.command()(identify.identify)
 app.command()(demo.demo)
 
 

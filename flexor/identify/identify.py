@@ -23,6 +23,7 @@ from flexor.identify.problem import Build, Normal, Observe, Problem, observe_col
 from flexor.identify.search import AbstractSearch, BasinHopping, LevenbergMarquardt, Outcome
 from flexor.identify.segments import Shooting, cut
 from flexor.model.charts import Coordinates, coordinates
+from flexor.model.model import Model
 from flexor.solvers import HybridSolver, Simulator
 from flexor.solvers.trajectory import Trajectory
 
@@ -65,26 +66,18 @@ def identify(
         further = [] if isinstance(held_out, float | int) else as_logs(held_out)
         networks, patterns = _split_free(sim, free)
         place = coordinates(sim.model, patterns, bounds=bounds, extra=extra)
-        sim = eqx.tree_at(
-            lambda s: s.model, sim, place.apply(sim.model, jnp.asarray(place.start))[0]
-        )  # switches friction on
-        for log in runs + further if observe is None else ():
-            check_against(log, sim.model)
-        check_excitation(runs, sim.model)
-        _check_columns(runs + further)
+        begin_at = place.apply(sim.model, jnp.asarray(place.start))[0]  # dry friction that is free is switched on
+        sim = eqx.tree_at(lambda s: s.model, sim, begin_at)
+        _check_logs(runs, further, sim.model, observe is None)
         noise, known = _noise(runs + further)
         look = observe_columns(sim.model, runs[0].columns) if observe is None else observe
         segments = cut(sim, runs + further, shooting, noise)
         apart = hold_out(segments[1], len(runs), held_out if isinstance(held_out, float | int) else None, seed)
-        search = (
-            (BasinHopping() if bounds and not shooting.free_start else LevenbergMarquardt()) if search is None else search
-        )
-        _check_search(search, shooting, networks)
-        free_start = shooting.free_start
+        search = _choose(search, shooting, bounds)
         spread = _prior(place, prior, known)
         problem = Problem(
-            sim, place, segments[0], look, build, held_out=apart, networks=networks, free_start=free_start, prior=spread,
-            noise_known=known,
+            sim, place, segments[0], look, build, held_out=apart, networks=networks, free_start=shooting.free_start,
+            prior=spread, noise_known=known,
         )  # fmt: skip
         if problem.count <= problem.p and spread is None and not networks:
             raise ValueError(
@@ -121,7 +114,11 @@ def _split_free(sim: Simulator, free: Sequence[str]) -> tuple[bool, list[str]]:
     return networks, patterns
 
 
-def _check_columns(logs: Sequence[Log]) -> None:
+def _check_logs(runs: Sequence[Log], further: Sequence[Log], model: Model, of_coordinates: bool) -> None:
+    logs = [*runs, *further]
+    for log in logs if of_coordinates else ():
+        check_against(log, model)
+    check_excitation(runs, model)
     for log in logs[1:]:
         if log.columns != logs[0].columns:
             raise ValueError(f"'{log.name}' measures {log.columns}, but '{logs[0].name}' {logs[0].columns}.")
@@ -141,9 +138,13 @@ def _noise(logs: Sequence[Log]) -> tuple[np.ndarray, bool]:
     return np.where(spread > 0, spread, 1.0), False
 
 
-def _check_search(search: AbstractSearch, shooting: Shooting, networks: bool) -> None:
+def _choose(search: AbstractSearch | None, shooting: Shooting, bounds: Any) -> AbstractSearch:
+    """The search that was asked for; else a global one where bounds say where to look."""
+    if search is None:
+        return BasinHopping() if bounds and not shooting.free_start else LevenbergMarquardt()
     if shooting.free_start and not search.free_starts:
         raise ValueError(f"{type(search).__name__} cannot estimate starts; use LevenbergMarquardt, or free_start=False.")
+    return search
 
 
 def _prior(place: Coordinates, prior: Mapping[str, float] | None, noise_known: bool) -> np.ndarray | None:
@@ -154,7 +155,9 @@ def _prior(place: Coordinates, prior: Mapping[str, float] | None, noise_known: b
     precision = np.zeros(place.size)
     names = [c.name for c in place.charts for _ in range(c.size)]
     for pattern, deviation in prior.items():
-        hits = [i for i, pair in enumerate(zip(place.labels, names, strict=True)) if any(fnmatchcase(n, pattern) for n in pair)]
+        hits = [
+            i for i, pair in enumerate(zip(place.labels, names, strict=True)) if any(fnmatchcase(n, pattern) for n in pair)
+        ]
         if not hits:
             raise KeyError(f"the prior for '{pattern}' matches none of the free parameters.")
         if not deviation > 0:
@@ -294,9 +297,10 @@ def _judge(problem: Problem, z: Any, normal: Normal | None) -> tuple[Posterior |
     after = posterior(problem.coordinates, np.asarray(z), normal, problem.count, trains, known, problem.prior)
     remarks = _at_bounds(problem.coordinates, np.asarray(z))
     if known and after.scale > WORSE:
+        starts = "" if problem.k else "the measured starts are noisy (`free_start` estimates them), "
         remarks.append(
-            f"the errors are {after.scale:.1f} times what the noise explains: the model lacks something (an augmentation?), "
-            "or the noise is larger than stated; intervals are widened accordingly"
+            f"the errors are {after.scale:.1f} times what the noise explains: {starts}the model lacks something (an "
+            "augmentation?), or the noise is larger than stated; intervals are widened accordingly"
         )
     return after, remarks
 

@@ -1,6 +1,7 @@
 """One self-contained HTML page: sections of text, tables, plots and animations. Everything it shows is inside the file."""
 
 import abc
+import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -45,6 +46,37 @@ class Table(AbstractBlock):
         if self.folded:
             table = f"<details><summary>{escape(self.folded)}</summary>{table}</details>"
         return _captioned(table, self.caption)
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A cell of a table that draws an estimate (dot), its interval (bar) and where it started (line across)."""
+
+    start: float
+    low: float
+    estimate: float
+    high: float
+
+    def svg(self) -> str:
+        """The drawing. What lies far out, as the interval of something unknown, is cut off at the edge."""
+        size = max(abs(self.start - self.estimate), 0.02 * abs(self.estimate), 1e-12)
+        known = [x if math.isfinite(x) else self.estimate for x in (self.low, self.high)]
+        far = 2.5 * max(size, min(known[1] - known[0], 4 * size))
+        low, high = (min(max(x, self.estimate - far), self.estimate + far) for x in known)
+        left, right = min(low, self.start), max(high, self.start)
+        pad = 0.06 * (right - left) or 1.0
+        left, right = left - pad, right + pad
+
+        def x(value: float) -> str:
+            return f"{160 * (min(max(value, left), right) - left) / (right - left):.1f}"
+
+        return (
+            f'<svg class="interval" viewBox="0 0 160 16" role="img" aria-label="from {self.low:.3g} to {self.high:.3g}">'
+            '<line class="axis" x1="0" y1="8" x2="160" y2="8"/>'
+            f'<line class="bar" x1="{x(low)}" y1="8" x2="{x(high)}" y2="8"/>'
+            f'<line class="start" x1="{x(self.start)}" y1="2" x2="{x(self.start)}" y2="14"/>'
+            f'<circle cx="{x(self.estimate)}" cy="8" r="3.4"/></svg>'
+        )
 
 
 @dataclass(frozen=True)
@@ -138,6 +170,8 @@ def _captioned(element: str, caption: str) -> str:
 def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return f'<td class="{"yes" if value else "no"}">{"✓ holds" if value else "✗ off"}</td>'
+    if isinstance(value, Interval):
+        return f"<td>{value.svg()}</td>"
     if isinstance(value, int | float):
         return f'<td class="number">{number(value)}</td>'
     return f"<td>{escape(str(value))}</td>"

@@ -35,7 +35,7 @@ def test_version():
 
 def test_help_names_all_commands():
     text = flexor("--help").stdout
-    for command in ("info", "simulate", "certify", "demo"):
+    for command in ("info", "simulate", "certify", "identify", "demo"):
         assert command in text
 
 

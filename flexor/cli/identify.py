@@ -1,0 +1,109 @@
+"""`flexor identify CONFIG`: logs in; an identified robot, its networks and a report out."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import jax
+import typer
+
+from flexor.cli import console
+from flexor.cli.loading import load_robot, use_float64
+
+INTERRUPTED = 130  # exit status of a program that Ctrl-C ended
+
+
+def identify(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file, see docs/identify.md.")],
+    out: Annotated[Path | None, typer.Option(help="Folder to write into, instead of the configuration's.")] = None,
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Start again, not from the checkpoint of an interrupted run.")
+    ] = False,
+) -> None:
+    """Fit parameters and networks to logs; Ctrl-C keeps what was found, and the same command goes on from there."""
+    use_float64()
+    from flexor.cli.identify_config import read_config
+
+    settings = read_config(config)
+    folder = settings.out if out is None else out
+    with console.spinner("reading the robot and its logs"):
+        sim, logs, judges = _prepare(settings)
+    folder.mkdir(parents=True, exist_ok=True)
+    checkpoint = folder / "checkpoint.npz"
+    if fresh:
+        checkpoint.unlink(missing_ok=True)
+    fit = _fit(settings, sim, logs, judges, checkpoint)
+    written = fit.save(folder, formats=settings.formats)
+    written.append(_report(settings, fit, folder, [p.name for p in written]))
+    checkpoint.unlink(missing_ok=True)
+    _print(fit, written)
+    if not fit.ok:
+        raise typer.Exit(1)
+
+
+def _prepare(settings: Any) -> tuple[Any, list[Any], list[Any]]:
+    """The simulator and the logs that a configuration describes."""
+    from flexor.cli.identify_config import read_logs
+    from flexor.cli.simulate import ContactName, IntegratorName, SolverName, choose_solver
+    from flexor.model.parameters import replace
+    from flexor.solvers import Simulator
+
+    model = replace(load_robot(settings.robot, settings.floating, settings.ground, list(settings.ignore)), settings.values)
+    solver = choose_solver(SolverName.rigid, ContactName(settings.contact), IntegratorName(settings.integrator))
+    sim = Simulator(model, solver, dt=settings.dt)
+    if settings.blueprint.entries:
+        sim = sim.augment(settings.blueprint, key=jax.random.key(settings.seed))
+    together = read_logs((*settings.logs, *settings.judges), model, settings)
+    return sim, together[: len(settings.logs)], together[len(settings.logs) :]
+
+
+def _fit(settings: Any, sim: Any, logs: list[Any], judges: list[Any], checkpoint: Path) -> Any:
+    from flexor.identify import identify as run
+
+    done = 0
+    resumed = checkpoint.is_file()
+    try:
+        with console.progress("going on" if resumed else "identifying", None) as advance:
+
+            def tell(step: int, total: int, cost: float) -> None:
+                nonlocal done
+                done = step
+                advance(step, total)
+
+            return run(
+                sim, logs, settings.free, bounds=settings.bounds, prior=settings.prior, shooting=settings.shooting,
+                search=settings.search, held_out=judges or settings.held_out, seed=settings.seed, checkpoint=checkpoint,
+                progress=tell,
+            )  # fmt: skip
+    except KeyboardInterrupt:
+        kept = f"after {done} steps of the search" if done or not resumed else "at the step it had reached before"
+        if checkpoint.is_file():
+            console.fail(f"interrupted {kept}, which are kept: `flexor identify {settings.path}` goes on from there.")
+        else:
+            console.fail("interrupted before the first step of the search was done; nothing was kept.")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _report(settings: Any, fit: Any, folder: Path, names: list[str]) -> Path:
+    from flexor.viz.identification import identification_report
+
+    count = len(settings.logs) + len(settings.judges)
+    facts = [("logs", f"{count} {'file' if count == 1 else 'files'}"), ("time step", f"{settings.dt:g} s")]
+    facts.append(("contact", settings.contact))
+    return identification_report(fit, facts, names).save(folder / "report.html")
+
+
+def _print(fit: Any, written: list[Path]) -> None:
+    out = console.out()
+    rows = [[r["parameter"], r["start"], r["estimate"], r["low"], r["high"]] for r in fit.rows()]
+    if rows:
+        columns = ["parameter", ">start", ">estimate", ">90 % from", ">to"]
+        out.print(console.table(f"{fit.model.topology.name}, identified", columns, rows), "")
+    out.print(f"search: {fit.message}, {fit.seconds:.0f} s", markup=False)
+    for name, before, after in (("training", fit.before, fit.training), ("held out", fit.held_out_before, fit.held_out)):
+        if after is not None:
+            out.print(f"{name}: error {console.number(before.weighted)} -> {console.number(after.weighted)}", soft_wrap=True)
+    for sentence in (*(fit.posterior.unidentifiable if fit.posterior is not None else ()), *fit.remarks):
+        out.print(f"note: {sentence}", markup=False, soft_wrap=True)
+    out.print("")
+    for path in written:
+        out.print(str(path), markup=False, soft_wrap=True)

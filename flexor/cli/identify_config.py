@@ -1,0 +1,222 @@
+"""The file that `flexor identify` reads: TOML, every key known by name, paths relative to the file itself."""
+
+import dataclasses
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from flexor.augment import Blueprint
+from flexor.augment.blueprint import MODES, SCOPES
+from flexor.augment.networks import NETS, AbstractNet
+from flexor.identify import (
+    LBFGS,
+    AbstractSearch,
+    Adam,
+    BasinHopping,
+    LevenbergMarquardt,
+    Log,
+    Pagmo,
+    Shooting,
+    SparseGroupLasso,
+)
+from flexor.model.model import Model
+
+REQUIRED = ("robot", "logs", "free")
+OPTIONAL = (
+    "dt", "contact", "integrator", "floating", "ground", "ignore", "set", "bounds", "noise", "prior", "missing", "shooting",
+    "search", "held_out", "augment", "seed", "out", "formats",
+)  # fmt: skip
+SEARCHES: dict[str, type[AbstractSearch]] = {c.__name__: c for c in (LevenbergMarquardt, BasinHopping, LBFGS, Adam, Pagmo)}
+FORMATS = ("xml", "urdf")
+WORDS = {
+    str: "a text", float: "a number", bool: "true or false", dict: "a table", list: "a list of tables", int: "an integer",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Config:
+    """A checked configuration. `logs` and `judges` are files; `held_out` is a share where there are no `judges`."""
+
+    path: Path
+    robot: str
+    logs: tuple[Path, ...]
+    judges: tuple[Path, ...]
+    held_out: float
+    free: tuple[str, ...]
+    dt: float
+    contact: str
+    integrator: str
+    floating: bool
+    ground: bool
+    ignore: tuple[str, ...]
+    values: dict[str, Any]
+    bounds: dict[str, tuple[Any, Any]]
+    noise: dict[str, float]
+    prior: dict[str, float]
+    missing: bool
+    shooting: Shooting
+    search: AbstractSearch | None
+    blueprint: Blueprint
+    seed: int
+    out: Path
+    formats: tuple[str, ...]
+
+
+def read_config(path: Path) -> Config:
+    """Reads and checks a file; says which key is wrong and what is known."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no configuration '{path}'.")
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"'{path.name}' is not TOML: {error}.") from error
+    known(data, (*REQUIRED, *OPTIONAL), f"'{path.name}'")
+    for key in REQUIRED:
+        if key not in data:
+            raise ValueError(f"'{path.name}' lacks the key '{key}'; it needs {', '.join(REQUIRED)}.")
+    here = path.resolve().parent
+    share = data.get("held_out", 0.2)
+    judges = () if isinstance(share, int | float) else files(share, here, "held_out")
+    logs = tuple(p for p in files(data["logs"], here, "logs") if p not in judges)
+    if not logs:
+        raise ValueError(f"'{path.name}': all of its logs are held out; none is left to learn from.")
+    return Config(
+        path=path, robot=_robot(_typed(data, "robot", str), here), logs=logs, judges=judges,
+        held_out=0.0 if judges else float(share), free=_strings(data["free"], "free"), dt=float(_typed(data, "dt", float, 0.002)),
+        contact=_choice(data, "contact", ("ncp", "penalty", "none"), "ncp"),
+        integrator=_choice(data, "integrator", ("euler", "implicit", "rk4"), "euler"),
+        floating=_typed(data, "floating", bool, False), ground=_typed(data, "ground", bool, False),
+        ignore=_strings(data.get("ignore", []), "ignore"), values=_typed(data, "set", dict, {}),
+        bounds=_bounds(_typed(data, "bounds", dict, {})), noise=_typed(data, "noise", dict, {}),
+        prior=_typed(data, "prior", dict, {}), missing=_typed(data, "missing", bool, False),
+        shooting=_made(Shooting, _typed(data, "shooting", dict, {}), "shooting"), search=_search(data.get("search")),
+        blueprint=_blueprint(_typed(data, "augment", list, [])), seed=_typed(data, "seed", int, 0),
+        out=here / _typed(data, "out", str, path.stem), formats=_formats(_strings(data.get("formats", ["xml"]), "formats")),
+    )  # fmt: skip
+
+
+def known(table: Mapping[str, Any], names: Iterable[str], where: str) -> None:
+    """Raises for the first key of a table that is not among the names."""
+    unknown = [key for key in table if key not in tuple(names)]
+    if unknown:
+        raise ValueError(f"{where} has the key '{unknown[0]}', which is not known; there are {', '.join(names)}.")
+
+
+def files(patterns: Any, here: Path, key: str) -> tuple[Path, ...]:
+    """Files that paths and globs name, relative to a folder, each once."""
+    found: dict[Path, None] = {}
+    for pattern in _strings(patterns, key):
+        base = Path(pattern)
+        hits = sorted(here.glob(pattern)) if not base.is_absolute() else sorted(Path(base.anchor).glob(str(base)[1:]))
+        if not hits:
+            raise FileNotFoundError(f"'{key}' names '{pattern}', but there is no such file in '{here}'.")
+        found |= dict.fromkeys(hits)
+    return tuple(found)
+
+
+def read_logs(paths: Iterable[Path], model: Model, config: Config) -> list[Log]:
+    """Logs with the noise that the configuration's patterns give their columns."""
+    logs = [Log.read(p, model, missing=config.missing) for p in paths]
+    columns = {c for log in logs for c in log.columns}
+    for pattern in config.noise:
+        if not any(fnmatchcase(c, pattern) for c in columns):
+            raise ValueError(f"'noise' names '{pattern}', but the logs have {', '.join(sorted(columns))}.")
+    return [dataclasses.replace(log, noise=_noise(log, config.noise)) for log in logs]
+
+
+def _noise(log: Log, noise: Mapping[str, float]) -> dict[str, float] | None:
+    own = {c: float(s) for c in log.columns for pattern, s in noise.items() if fnmatchcase(c, pattern)}
+    return own or None
+
+
+def _robot(name: str, here: Path) -> str:
+    """A file beside the configuration if there is one, else the name of a robot."""
+    return str(here / name) if (here / name).is_file() else name
+
+
+def _typed(data: Mapping[str, Any], key: str, kind: type, default: Any = None) -> Any:
+    value = data.get(key, default)
+    right = isinstance(value, int | float) and not isinstance(value, bool) if kind is float else isinstance(value, kind)
+    if not right or (kind is int and isinstance(value, bool)):
+        words = {
+            str: "a text",
+            float: "a number",
+            bool: "true or false",
+            dict: "a table",
+            list: "a list of tables",
+            int: "an integer",
+        }
+        raise ValueError(f"'{key}' must be {words[kind]}, got {value!r}.")
+    return value
+
+
+def _strings(value: Any, key: str) -> tuple[str, ...]:
+    value = [value] if isinstance(value, str) else value
+    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+        raise ValueError(f"'{key}' must be a list of texts, got {value!r}.")
+    return tuple(value)
+
+
+def _choice(data: Mapping[str, Any], key: str, names: tuple[str, ...], default: str) -> str:
+    value = data.get(key, default)
+    if value not in names:
+        raise ValueError(f"'{key}' must be one of {', '.join(names)}, got {value!r}.")
+    return str(value)
+
+
+def _formats(given: tuple[str, ...]) -> tuple[str, ...]:
+    known(dict.fromkeys(given), FORMATS, "'formats'")
+    return given
+
+
+def _bounds(table: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    for pattern, pair in table.items():
+        if not isinstance(pair, list) or len(pair) != 2:
+            raise ValueError(f"'bounds' of '{pattern}' must be [low, high], got {pair!r}.")
+    return {pattern: (pair[0], pair[1]) for pattern, pair in table.items()}
+
+
+def _made(kind: Any, table: Mapping[str, Any], where: str) -> Any:
+    """An object of a frozen class from a table of its fields."""
+    known(table, [f.name for f in dataclasses.fields(kind)], f"'{where}'")
+    return kind(**table)
+
+
+def _search(table: Any) -> AbstractSearch | None:
+    if table is None:
+        return None
+    fields: dict[str, Any] = {"name": table} if isinstance(table, str) else dict(table)
+    name = fields.pop("name", None)
+    if name not in SEARCHES:
+        raise ValueError(f"'search' needs a name among {', '.join(SEARCHES)}, got {name!r}.")
+    if "penalty" in fields:
+        fields["penalty"] = _made(SparseGroupLasso, fields["penalty"], "search.penalty")
+    return _made(SEARCHES[name], fields, f"search, {name},")
+
+
+def _net(table: Any) -> AbstractNet:
+    fields: dict[str, Any] = {"name": table} if isinstance(table, str) else dict(table)
+    name = fields.pop("name", "MLP")
+    if name not in NETS:
+        raise ValueError(f"'augment' has the net {name!r}; there are {', '.join(NETS)}.")
+    if "of" in fields:
+        fields["of"] = _net(fields["of"])
+    return _made(NETS[name], fields, f"augment.net, {name},")
+
+
+def _blueprint(tables: list[Any]) -> Blueprint:
+    blueprint = Blueprint()
+    for table in tables:
+        known(table, ("output", "inputs", "net", "mode", "over", "scales"), "'augment'")
+        lacking = [key for key in ("output", "inputs") if key not in table]
+        if lacking:
+            raise ValueError(f"a table of 'augment' lacks the key '{lacking[0]}'.")
+        mode, over = _choice(table, "mode", tuple(MODES), "Add"), _choice(table, "over", tuple(SCOPES), "Whole")
+        blueprint.add(
+            table["output"], inputs=_strings(table["inputs"], "augment.inputs"), net=_net(table.get("net", {})),
+            mode=MODES[mode](), over=SCOPES[over](), scales=table.get("scales"),
+        )  # fmt: skip
+    return blueprint

@@ -1,0 +1,227 @@
+"""The report of an identification: what was fitted, how well it predicts, how sure it is, and what the data do not tell."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure as Drawing
+
+from flexor.identify import Fit
+from flexor.solvers import HybridSolver
+from flexor.viz.colours import SERIES
+from flexor.viz.plots import styled
+from flexor.viz.report import AbstractBlock, Code, Figure, Interval, Report, Section, Table
+
+BEFORE, AFTER = SERIES[1], SERIES[0]
+DOT: dict[str, Any] = {"markerfacecolor": "#7a8793", "markeredgewidth": 0, "zorder": 3}
+DOTS = 40  # measured points that a panel shows
+WIDTH = 8.6
+SHOWN_COLUMNS, SHOWN_SEGMENTS, SHOWN_CORRELATIONS = 6, 3, 40
+
+
+def identification_report(fit: Fit, facts: Sequence[tuple[str, str]] = (), files: Sequence[str] = ()) -> Report:
+    """The page for a fit. `facts` are further pairs under the title, `files` the names of what was written beside it."""
+    own = [
+        ("robot", fit.model.topology.name),
+        ("segments", f"{fit.training.segments} to train, {fit.held_out.segments if fit.held_out else 0} held out"),
+        ("free numbers", str(sum(v.size for v in fit.values.values()))),
+        ("took", f"{fit.seconds:.0f} s"),
+    ]
+    return Report(
+        f"Identification of {fit.model.topology.name}",
+        _lead(fit),
+        [*own, *facts],
+        [
+            _errors(fit),
+            _prediction(fit),
+            *_parameters(fit),
+            *_networks(fit),
+            _unknown(fit),
+            _search(fit),
+            *_files(fit, files),
+        ],
+    )
+
+
+def _lead(fit: Fit) -> str:
+    state = "The search" if fit.ok else "The search did not end well: it"
+    text = f"{state} {_verb(fit.message)}."
+    judged, first = (fit.held_out, fit.held_out_before) if fit.held_out is not None else (fit.training, fit.before)
+    assert judged is not None
+    assert first is not None
+    on = (
+        "On segments that it never saw"
+        if fit.held_out is not None
+        else "On the segments it was trained on (none were held out)"
+    )
+    noise = (
+        " in units of the noise" if fit.posterior is None or fit.posterior.freedom >= 10**6 else " in units of the motion"
+    )
+    return f"{text} {on}, the error of the prediction went from {first.weighted:.3g} to {judged.weighted:.3g}{noise}."
+
+
+def _verb(message: str) -> str:
+    return message if message.startswith(("converged", "stopped")) else f"ended: {message}"
+
+
+def _errors(fit: Fit) -> Section:
+    """Errors of every column in its own unit, and the remarks."""
+    rows, judged = [], fit.held_out is not None and fit.held_out_before is not None
+    for column in fit.curves.columns:
+        row: list[Any] = [column, fit.before.columns[column], fit.training.columns[column]]
+        if fit.held_out is not None and fit.held_out_before is not None:
+            row += [fit.held_out_before.columns[column], fit.held_out.columns[column]]
+        rows.append(row)
+    heads = ["column", "training, before", "after", *(("held out, before", "after") if judged else ())]
+    text = "Root mean square of prediction less measurement, in the unit of the column (rad, m, and per second)."
+    remarks = "\n\n".join(f"Note: {r}." for r in fit.remarks)
+    return Section("How well it predicts", f"{text}\n\n{remarks}", [Table(heads, rows)])
+
+
+def _prediction(fit: Fit) -> Section:
+    c = fit.curves
+    pool = np.flatnonzero(c.held_out) if c.held_out.any() else np.arange(len(c.held_out))
+    error = np.array(
+        [np.nanmean((c.after[s] - c.measured[s]) ** 2) if np.isfinite(c.measured[s]).any() else 0.0 for s in pool]
+    )
+    order = np.argsort(error)
+    chosen = pool[order[np.unique(np.linspace(0, len(pool) - 1, min(SHOWN_SEGMENTS, len(pool))).round().astype(int))]]
+    what = "held out" if c.held_out.any() else "of the training data, since none were held out"
+    picked = "the best, the middling and the worst predicted" if len(chosen) == SHOWN_SEGMENTS else "all there are"
+    text = f"Segments {what}: {picked}. Each is simulated from its start to its end, without correction."
+    return Section("Prediction and measurement", text, [Figure(comparison(fit, chosen))])
+
+
+def comparison(fit: Fit, segments: Sequence[int] | np.ndarray) -> Drawing:
+    """Measured, predicted before and predicted after: a column of panels for each segment, a row for each measured column."""
+    c = fit.curves
+    rows, titles = min(len(c.columns), SHOWN_COLUMNS), ("best", "middling", "worst")
+    with styled():
+        figure = Drawing(figsize=(WIDTH, 0.7 + 1.75 * rows), layout="constrained")
+        panels = figure.subplots(rows, len(segments), squeeze=False, sharex="col", sharey="row")
+        for i in range(rows):
+            for j, s in enumerate(segments):
+                axes, seen = panels[i, j], np.isfinite(c.measured[s, :, i])
+                time = c.time[s, seen]
+                axes.plot(time, c.before[s, seen, i], color=BEFORE, linestyle=(0, (4, 2)), label="before")
+                axes.plot(time, c.after[s, seen, i], color=AFTER, label="after")
+                some = slice(None, None, max(1, len(time) // DOTS))
+                axes.plot(time[some], c.measured[s, seen, i][some], "o", markersize=2.6, label="measured", **DOT)
+                axes.set_ylim(*_limits(c.measured[segments, :, i], c.after[segments, :, i]))
+                if i == 0:
+                    axes.set_title(c.logs[s] if len(titles) != len(segments) else f"{titles[j]}: {c.logs[s]}")
+                if j == 0:
+                    axes.set_ylabel(c.columns[i])
+        for axes in panels[-1]:
+            axes.set_xlabel("time (s)")
+        figure.legend(*panels[0, 0].get_legend_handles_labels(), loc="outside upper right", ncols=3, fontsize=8)
+    return figure
+
+
+def _limits(*values: np.ndarray) -> tuple[float, float]:
+    """What was measured and what came out fill the panel; a wild first prediction may leave it."""
+    together = np.concatenate([v[np.isfinite(v)] for v in values])
+    low, high = float(together.min()), float(together.max())
+    pad = 0.12 * (high - low) or 1.0
+    return low - pad, high + pad
+
+
+def _parameters(fit: Fit) -> list[Section]:
+    if not fit.values:
+        return []
+    rows = [
+        [r["parameter"], r["start"], r["estimate"], _between(r["low"], r["high"]),
+         Interval(r["start"], r["low"], r["estimate"], r["high"])]
+        for r in fit.rows()
+    ]  # fmt: skip
+    text = (
+        "Intervals hold the true value with a probability of 90 %, if the model is right. In the drawings the dot is the "
+        "estimate, the bar its interval, the line across the value at the start; each has its own scale. SI units."
+    )
+    return [Section("Parameters", text, [Table(["parameter", "start", "estimate", "90 % interval", ""], rows)])]
+
+
+def _between(low: float, high: float) -> str:
+    return f"{low:.4g} to {high:.4g}" if np.isfinite(low) and np.isfinite(high) else "not known"
+
+
+def _networks(fit: Fit) -> list[Section]:
+    if not isinstance(fit.sim.solver, HybridSolver):
+        return []
+    augmentation = fit.sim.solver.augmentation
+    rows = [
+        [e.output, ", ".join(e.inputs), f"{type(e.net).__name__}", type(e.mode).__name__, type(e.over).__name__]
+        for e in augmentation.entries
+    ]
+    text = "Networks among the quantities of a step: what they write, what they read."
+    return [Section("Augmentation", text, [Table(["output", "inputs", "network", "mode", "over"], rows)])]
+
+
+def _unknown(fit: Fit) -> Section:
+    blocks: list[AbstractBlock] = []
+    if fit.posterior is None:
+        text = "No posterior was computed, so nothing can be said here."
+    elif fit.posterior.unidentifiable:
+        found = [f"{str(c)[0].upper()}{str(c)[1:]}." for c in fit.posterior.unidentifiable]
+        text = (
+            "Combinations of parameters that could change by more than their own size without the logs noticing. Other motions, "
+            "a prior, or fewer free parameters would settle them.\n\n" + "\n\n".join(found)
+        )
+    else:
+        text = "Nothing: every combination of the free parameters is known to better than its own size."
+    if fit.posterior is not None and 1 < len(fit.posterior.labels) <= SHOWN_CORRELATIONS:
+        caption = "Correlation of the estimates: parameters of one deep colour move together, and are told apart less well."
+        blocks.append(Figure(correlations(fit), caption))
+    return Section("What the data do not tell", text, blocks)
+
+
+def correlations(fit: Fit) -> Drawing:
+    """Correlation matrix of the estimates."""
+    assert fit.posterior is not None
+    deviation = np.sqrt(np.diag(fit.posterior.covariance))
+    matrix = fit.posterior.covariance / np.outer(deviation, deviation)
+    labels, n = fit.posterior.labels, len(matrix)
+    with styled():
+        figure = Drawing(figsize=(WIDTH, min(7.5, 0.7 + max(0.33 * n, 1.2))), layout="constrained")
+        axes = figure.add_subplot()
+        image = axes.imshow(matrix, cmap="RdBu_r", vmin=-1, vmax=1)
+        axes.set_xticks(range(n), [str(i + 1) for i in range(n)])
+        axes.set_yticks(range(n), [f"{label}  {i + 1}" for i, label in enumerate(labels)], fontsize=7)
+        axes.grid(False)
+        axes.tick_params(length=0)
+        for spine in axes.spines.values():
+            spine.set_visible(False)
+        if n <= 8:
+            for i, row in enumerate(matrix):
+                for j, x in enumerate(row):
+                    colour = "#ffffff" if abs(x) > 0.6 else "#20262d"
+                    axes.text(j, i, f"{x:.2f}", ha="center", va="center", fontsize=7, color=colour)
+        figure.colorbar(image, ax=axes, shrink=0.8).outline.set_visible(False)  # type: ignore[operator]
+    return figure
+
+
+def _search(fit: Fit) -> Section:
+    blocks = [Figure(history(fit))] if len(fit.history) > 1 else []
+    return Section("The search", f"{fit.message[:1].upper()}{fit.message[1:]}.", blocks)
+
+
+def history(fit: Fit) -> Drawing:
+    """Cost after every step."""
+    cost = np.asarray(fit.history)
+    with styled():
+        figure = Drawing(figsize=(WIDTH, 2.2), layout="constrained")
+        axes = figure.add_subplot()
+        axes.plot(np.arange(1, len(cost) + 1), np.where(np.isfinite(cost), cost, np.nan), "o-", markersize=3, color=AFTER)
+        axes.set_yscale("log")
+        axes.set_xlabel("step of the search")
+        axes.set_ylabel("cost")
+    return figure
+
+
+def _files(fit: Fit, files: Sequence[str]) -> list[Section]:
+    robot = next((f for f in files if f.endswith((".xml", ".urdf"))), None)
+    if robot is None:
+        return []
+    lines = ["import flexor as fx", "", f'sim = fx.Simulator(fx.load("{robot}"), dt={float(fit.sim.dt):g})']
+    lines += [f'sim = sim.augment("{f}")' for f in files if f.endswith(".safetensors")]
+    return [Section("Use it", f"Beside this page: {', '.join(files)}.", [Code("\n".join(lines))])]

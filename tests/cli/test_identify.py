@@ -1,0 +1,184 @@
+"""`flexor identify`: from a TOML file and logs to an identified robot and a page about it."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import flexor as fx
+from flexor.cli.app import app
+from flexor.cli.identify_config import read_config
+
+RUNNER = CliRunner()
+MODULE = sys.modules["flexor.identify.identify"]  # the name in the package is the function's
+CONFIG = """
+robot = "robot/arm.xml"
+logs = ["runs/*.csv"]
+contact = "none"
+dt = 0.02
+free = ["body.link.mass", "joint.hinge.damping"]
+held_out = ["runs/c.csv"]
+formats = ["xml", "urdf"]
+out = "result"
+noise = { "q.*" = 1e-3, "qd.*" = 1e-2 }
+shooting = { free_start = true }
+set = { "body.link.mass" = 0.6 }
+"""
+
+
+def identify(folder, text=CONFIG, status=0, words=()):
+    (folder / "arm.toml").write_text(text)
+    result = RUNNER.invoke(app, ["identify", str(folder / "arm.toml"), *words])
+    assert result.exit_code == status, result.output + repr(result.exception)
+    return result
+
+
+def sentence(folder, text, status=2):
+    result = identify(folder, text, status)
+    assert "Traceback" not in result.stderr
+    return " ".join(result.stderr.split())
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A robot, three logs of it, kernels instead of XLA, since they compile faster here."""
+    folder = tmp_path_factory.mktemp("identify")
+    (folder / "robot").mkdir()
+    (folder / "runs").mkdir()
+    model = fx.load("pendulum")
+    fx.save(model, folder / "robot" / "arm.xml")
+    sim = fx.Simulator(model, fx.RigidSolver(contact=None), dt=0.02)
+    rng = np.random.default_rng(0)
+    for name in "abc":
+        run = sim.rollout(sim.reset(rng.normal(size=1)), np.repeat(rng.normal(size=(10, 1)), 4, axis=0))
+        values = np.concatenate([np.asarray(run.q), np.asarray(run.qd)], axis=1)
+        noisy = values + [1e-3, 1e-2] * rng.normal(size=values.shape)
+        u = np.append(np.asarray(run.u)[:, 0], 0.0)
+        rows = zip(np.asarray(run.time), noisy[:, 0], noisy[:, 1], u, strict=True)
+        lines = [",".join(repr(float(x)) for x in row) for row in rows]
+        (folder / "runs" / f"{name}.csv").write_text("\n".join(["time,q.hinge,qd.hinge,u.torque", *lines]) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def done(folder):
+    """A run that was interrupted after two steps, and the one that went on from there."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLEXOR_SIMD", "on")
+        keep, kept = MODULE._keep, []
+
+        def interrupted(*args):
+            keep(*args)
+            kept.append(1)
+            if len(kept) == 2:
+                raise KeyboardInterrupt
+
+        patch.setattr(MODULE, "_keep", interrupted)
+        first = identify(folder, status=130)
+        patch.setattr(MODULE, "_keep", keep)
+        return first, identify(folder)
+
+
+def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(done):
+    words = " ".join(done[0].stderr.split())
+    assert re.search(
+        r"interrupted after 1 steps of the search, which are kept: `flexor identify .*arm\.toml` goes on", words
+    )
+
+
+def test_the_same_command_goes_on_and_finishes(done, folder):
+    out = done[1].stdout
+    assert "arm, identified" in out or "pendulum, identified" in out
+    assert re.search(r"body\.link\.mass\s+0\.6\s+(0\.99|1\.00|1)", out)
+    assert "held out: error" in out
+    written = {p.name for p in (folder / "result").iterdir()}
+    robot = json.loads((folder / "result" / "fit.json").read_text())["robot"]
+    assert written == {"fit.json", f"{robot}.xml", f"{robot}.urdf", "report.html"}  # and no checkpoint
+
+
+def test_results_hold_the_truth(done, folder):
+    summary = json.loads((folder / "result" / "fit.json").read_text())
+    rows = {r["parameter"]: r for r in summary["parameters"]}
+    assert rows["body.link.mass"]["start"] == pytest.approx(0.6)
+    assert rows["body.link.mass"]["estimate"] == pytest.approx(1.0, rel=0.01)
+    assert rows["joint.hinge.damping"]["estimate"] == pytest.approx(0.02, rel=0.1)
+    assert summary["errors"]["held_out"]["segments"] == 1
+    assert summary["errors"]["held_out"]["weighted"] == pytest.approx(1.0, abs=0.3)
+    model = fx.load(folder / "result" / f"{summary['robot']}.xml")
+    assert float(fx.parameters(model)["body.link.mass"]) == pytest.approx(rows["body.link.mass"]["estimate"], rel=1e-9)
+
+
+def test_the_page_shows_it_all_and_needs_nothing_from_outside(done, folder):
+    text = (folder / "result" / "report.html").read_text()
+    for words in ("Identification of", "How well it predicts", "Prediction and measurement", "Parameters", "90 % interval",
+                  "What the data do not tell", "The search", "Use it", "c</text>"):  # fmt: skip
+        assert words in text, words
+    assert text.count('class="interval"') == 2
+    assert text.count('class="plot"') == 3
+    assert "http" not in text
+
+
+def test_networks_from_the_configuration(folder):
+    held_out, shooting = "held_out = 0.4", "shooting = { horizon = 0.2 }"
+    text = (
+        CONFIG.replace('held_out = ["runs/c.csv"]', held_out).replace("shooting = { free_start = true }", shooting)
+        + """
+    [search]
+    name = "Adam"
+    steps = 40
+    penalty = { kappa = 0.1 }
+    [[augment]]
+    output = "joint.passive_force"
+    inputs = ["joint.qd"]
+    net = { name = "Dissipative", width = 4, depth = 1 }
+    over = "Each"
+    scales = { "joint.qd" = 3.0 }
+    """
+    )
+    path = folder / "nets.toml"
+    path.write_text(text)
+    config = read_config(Path(path))
+    (entry,) = config.blueprint.entries
+    assert entry.net == fx.nets.Dissipative(width=4, depth=1)
+    assert (entry.over, entry.mode) == (fx.Each(), fx.Add())
+    assert dict(entry.scales) == {"joint.qd": 3.0}
+    assert config.shooting == fx.Shooting(horizon=0.2)
+    assert isinstance(config.search, fx.Adam)
+    assert (config.search.steps, config.search.penalty.kappa) == (40, 0.1)
+    assert (config.held_out, config.judges, len(config.logs)) == (0.4, (), 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (CONFIG + "colour = 3\n", "'arm.toml' has the key 'colour', which is not known; there are robot, logs, free, dt"),
+        ("robot = [", "'arm.toml' is not TOML"),
+        ('robot = "pendulum"\n', "'arm.toml' lacks the key 'logs'; it needs robot, logs, free"),
+        (CONFIG.replace("runs/*.csv", "walks/*.csv"), "'logs' names 'walks/*.csv', but there is no such file in"),
+        (CONFIG.replace('["runs/c.csv"]', '["runs/*.csv"]'), "all of its logs are held out; none is left to learn from"),
+        (CONFIG.replace('"none"', '"glue"'), "'contact' must be one of ncp, penalty, none, got 'glue'"),
+        (CONFIG.replace("dt = 0.02", 'dt = "fast"'), "'dt' must be a number, got 'fast'"),
+        (CONFIG.replace("robot/arm.xml", "robot/leg.xml"), "robot/leg.xml"),
+        (CONFIG.replace('"q.*" = 1e-3', '"p.*" = 1e-3'), "'noise' names 'p.*', but the logs have q.hinge, qd.hinge"),
+        (CONFIG.replace('"body.link.mass",', '"body.link.weight",'), "no parameter of 'pendulum' matches 'body.link.weight'"),
+        (CONFIG + "bounds = { '*.mass' = 3 }\n", "'bounds' of '*.mass' must be [low, high], got 3"),
+        (CONFIG + "search = 'Magic'\n", "'search' needs a name among LevenbergMarquardt, BasinHopping, LBFGS, Adam, Pagmo"),
+        (CONFIG + "search = { name = 'Adam', starts = 3 }\n", "'search, Adam,' has the key 'starts', which is not known"),
+        (CONFIG.replace("free_start = true", "length = 3"), "'shooting' has the key 'length', which is not known; there"),
+        (CONFIG + "[[augment]]\noutput = 'joint.passive_force'\n", "a table of 'augment' lacks the key 'inputs'"),
+        (CONFIG + "[[augment]]\noutput = 'joint.passive_force'\ninputs = ['joint.q']\nnet = 'Big'\n", "there are MLP"),
+        (CONFIG.replace('formats = ["xml", "urdf"]', 'formats = ["doc"]'), "'formats' has the key 'doc', which is not known"),
+    ],
+)  # fmt: skip
+def test_sentences(folder, text, words):
+    assert words in sentence(folder, text)
+
+
+def test_no_such_configuration(tmp_path):
+    result = RUNNER.invoke(app, ["identify", str(tmp_path / "none.toml")])
+    assert result.exit_code == 2
+    assert "there is no configuration" in " ".join(result.stderr.split())
