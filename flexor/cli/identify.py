@@ -102,7 +102,7 @@ def _print(fit: Any, written: list[Path]) -> None:
     for name, before, after in (("training", fit.before, fit.training), ("held out", fit.held_out_before, fit.held_out)):
         if after is not None:
             out.print(f"{name}: error {console.number(before.weighted)} -> {console.number(after.weighted)}", soft_wrap=True)
-    for sentence in (*(fit.posterior.unidentifiable if fit.posterior is not None else ()), *fit.remarks):
+    for sentence in (*(fit.posterior.sentences() if fit.posterior is not None else ()), *fit.remarks):
         out.print(f"note: {sentence}", markup=False, soft_wrap=True)
     out.print("")
     for path in written:

@@ -95,7 +95,7 @@ class Fit:
             "errors": {name: None if e is None else {"weighted": e.weighted, "columns": e.columns, "segments": e.segments}
                        for name, e in (("before", self.before), ("training", self.training), ("held_out", self.held_out),
                                        ("held_out_before", self.held_out_before))},
-            "unidentifiable": [] if posterior is None else [str(c) for c in posterior.unidentifiable],
+            "unidentifiable": [] if posterior is None else posterior.sentences(),
             "noise_scale": None if posterior is None else posterior.scale,
             "remarks": self.remarks,
             "history": self.history,
@@ -127,7 +127,7 @@ class Fit:
             before, after = self.held_out_before.weighted, self.held_out.weighted
             lines.append(f"  held-out error: {before:.4g} -> {after:.4g} (units of the noise)")
         if self.posterior is not None:
-            lines += [f"  {c}" for c in self.posterior.unidentifiable]
+            lines += [f"  {sentence}" for sentence in self.posterior.sentences()]
         return "\n".join(lines + [f"  {r}" for r in self.remarks])
 
 

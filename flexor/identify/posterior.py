@@ -18,6 +18,7 @@ from flexor.model.charts import Coordinates
 
 LOOSE = 1.0  # standard deviation, in units of a chart (about 100 per cent), beyond which a combination is not identifiable
 VAGUE = 1e2  # standard deviation of the prior that keeps the covariance finite there
+ALONE = 0.95  # share of a parameter that lies in what is not identifiable, from which it is named by itself
 SHOWN = 0.2  # share of a combination below which a parameter is not named
 
 
@@ -29,9 +30,11 @@ class Combination:
     deviation: float
 
     def __str__(self) -> str:
+        spread = f"by {100 * self.deviation:.0f} %" if self.deviation < 10 else "without limit"
+        if len(self.coefficients) == 1:
+            return f"the data do not tell {next(iter(self.coefficients))} (uncertain {spread})"
         parts = " ".join(f"{c:+.2f} {name}" for name, c in self.coefficients.items())
-        spread = f"{100 * self.deviation:.0f} %" if self.deviation < 10 else "without limit"
-        return f"the data do not tell {parts} (relative changes, uncertain by {spread})"
+        return f"the data do not tell {parts} (relative changes, uncertain {spread})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,6 +76,14 @@ class Posterior:
                 low, high = middle - spread, middle + spread
             found[chart.name] = low, high
         return found
+
+    def sentences(self) -> list[str]:
+        """What the data do not tell: single parameters in one sentence, combinations in one each."""
+        alone = [next(iter(c.coefficients)) for c in self.unidentifiable if len(c.coefficients) == 1]
+        together = [str(c) for c in self.unidentifiable if len(c.coefficients) > 1]
+        if len(alone) < 2:
+            return [str(c) for c in self.unidentifiable]
+        return [f"the data tell nothing about {', '.join(alone[:-1])} and {alone[-1]}", *together]
 
     def deviations(self) -> dict[str, float]:
         """Standard deviation of each coordinate: about the relative uncertainty of the parameter."""
@@ -123,9 +134,25 @@ def _unidentifiable(coordinates: Coordinates, z: np.ndarray, covariance: np.ndar
     relative = covariance * slopes[:, None] * slopes
     variances, directions = np.linalg.eigh(relative) if len(relative) else (np.zeros(0), np.zeros((0, 0)))
     found = []
-    for variance, v in sorted(zip(variances, directions.T, strict=True), key=lambda pair: -pair[0]):
-        if np.sqrt(variance) > LOOSE:
-            v = v * np.sign(v[np.argmax(np.abs(v))])
-            order = [i for i in np.argsort(-np.abs(v)) if abs(v[i]) >= SHOWN]
-            found.append(Combination({labels[i]: float(v[i]) for i in order}, float(np.sqrt(variance))))
-    return tuple(found)
+    for v in _sparse_basis(directions[:, np.sqrt(np.maximum(variances, 0.0)) > LOOSE]):
+        v = v * np.sign(v[np.argmax(np.abs(v))])
+        order = [i for i in np.argsort(-np.abs(v), kind="stable") if abs(v[i]) >= SHOWN]
+        found.append(Combination({labels[i]: float(v[i]) for i in order}, float(np.sqrt(v @ relative @ v))))
+    return tuple(sorted(found, key=lambda c: -c.deviation))
+
+
+def _sparse_basis(span: np.ndarray) -> list[np.ndarray]:
+    """Unit vectors of few parameters that span the same space as the columns: first those parameters that lie in it alone, then
+    the rest by elimination with pivots, so that every vector has a number of its own."""
+    n = len(span)
+    alone = np.linalg.norm(span, axis=1) > ALONE
+    rest = np.where(alone[:, None], 0.0, span)
+    left, sizes, _ = np.linalg.svd(rest, full_matrices=False)
+    rows = left[:, sizes > 0.5].T.copy()
+    for k in range(len(rows)):
+        i, j = (int(x) for x in np.unravel_index(np.argmax(np.abs(rows[k:])), rows[k:].shape))
+        rows[[k, k + i]] = rows[[k + i, k]]
+        rows[k] /= rows[k, j]
+        others = np.arange(len(rows)) != k
+        rows[others] -= rows[others][:, [j]] * rows[k]
+    return [*np.eye(n)[alone], *(row / np.linalg.norm(row) for row in rows)]

@@ -13,8 +13,8 @@ from flexor.viz.plots import styled
 from flexor.viz.report import AbstractBlock, Code, Figure, Interval, Report, Section, Table
 
 BEFORE, AFTER = SERIES[1], SERIES[0]
-DOT: dict[str, Any] = {"markerfacecolor": "#7a8793", "markeredgewidth": 0, "zorder": 3}
-DOTS = 40  # measured points that a panel shows
+DOT: dict[str, Any] = {"markerfacecolor": "none", "markeredgecolor": "#7a8793", "markeredgewidth": 0.9, "zorder": 3}
+DOTS = 14  # measured points that a panel shows
 WIDTH = 8.6
 SHOWN_COLUMNS, SHOWN_SEGMENTS, SHOWN_CORRELATIONS = 6, 3, 40
 
@@ -98,7 +98,7 @@ def comparison(fit: Fit, segments: Sequence[int] | np.ndarray) -> Drawing:
     rows, titles = min(len(c.columns), SHOWN_COLUMNS), ("best", "middling", "worst")
     with styled():
         figure = Drawing(figsize=(WIDTH, 0.7 + 1.75 * rows), layout="constrained")
-        panels = figure.subplots(rows, len(segments), squeeze=False, sharex="col", sharey="row")
+        panels = figure.subplots(rows, len(segments), squeeze=False, sharex="col")
         for i in range(rows):
             for j, s in enumerate(segments):
                 axes, seen = panels[i, j], np.isfinite(c.measured[s, :, i])
@@ -106,8 +106,8 @@ def comparison(fit: Fit, segments: Sequence[int] | np.ndarray) -> Drawing:
                 axes.plot(time, c.before[s, seen, i], color=BEFORE, linestyle=(0, (4, 2)), label="before")
                 axes.plot(time, c.after[s, seen, i], color=AFTER, label="after")
                 some = slice(None, None, max(1, len(time) // DOTS))
-                axes.plot(time[some], c.measured[s, seen, i][some], "o", markersize=2.6, label="measured", **DOT)
-                axes.set_ylim(*_limits(c.measured[segments, :, i], c.after[segments, :, i]))
+                axes.plot(time[some], c.measured[s, seen, i][some], "o", markersize=3.2, label="measured", **DOT)
+                axes.set_ylim(*_limits(c.measured[s, :, i], c.after[s, :, i]))
                 if i == 0:
                     axes.set_title(c.logs[s] if len(titles) != len(segments) else f"{titles[j]}: {c.logs[s]}")
                 if j == 0:
@@ -162,7 +162,7 @@ def _unknown(fit: Fit) -> Section:
     if fit.posterior is None:
         text = "No posterior was computed, so nothing can be said here."
     elif fit.posterior.unidentifiable:
-        found = [f"{str(c)[0].upper()}{str(c)[1:]}." for c in fit.posterior.unidentifiable]
+        found = [f"{s[0].upper()}{s[1:]}." for s in fit.posterior.sentences()]
         text = (
             "Combinations of parameters that could change by more than their own size without the logs noticing. Other motions, "
             "a prior, or fewer free parameters would settle them.\n\n" + "\n\n".join(found)
@@ -171,7 +171,8 @@ def _unknown(fit: Fit) -> Section:
         text = "Nothing: every combination of the free parameters is known to better than its own size."
     if fit.posterior is not None and 1 < len(fit.posterior.labels) <= SHOWN_CORRELATIONS:
         caption = "Correlation of the estimates: parameters of one deep colour move together, and are told apart less well."
-        blocks.append(Figure(correlations(fit), caption))
+        figure = correlations(fit)
+        blocks.append(Figure(figure, caption, width=round(100 * figure.get_figwidth())))
     return Section("What the data do not tell", text, blocks)
 
 
@@ -182,7 +183,8 @@ def correlations(fit: Fit) -> Drawing:
     matrix = fit.posterior.covariance / np.outer(deviation, deviation)
     labels, n = fit.posterior.labels, len(matrix)
     with styled():
-        figure = Drawing(figsize=(WIDTH, min(7.5, 0.7 + max(0.33 * n, 1.2))), layout="constrained")
+        side = min(6.0, max(0.36 * n, 1.2))
+        figure = Drawing(figsize=(side + 3.0, side + 0.5), layout="constrained")
         axes = figure.add_subplot()
         image = axes.imshow(matrix, cmap="RdBu_r", vmin=-1, vmax=1)
         axes.set_xticks(range(n), [str(i + 1) for i in range(n)])

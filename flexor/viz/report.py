@@ -92,13 +92,17 @@ class Code(AbstractBlock):
 
 @dataclass(frozen=True)
 class Figure(AbstractBlock):
-    """A matplotlib figure, drawn in the page's colours."""
+    """A matplotlib figure, drawn in the page's colours; as wide as the page allows, or `width` pixels at most."""
 
     figure: matplotlib.figure.Figure
     caption: str = ""
+    width: int | None = None
 
     def html(self) -> str:
-        return _captioned(inline_svg(self.figure), self.caption)
+        drawing = inline_svg(self.figure)
+        if self.width is not None:
+            drawing = f'<div style="max-width: {self.width}px; margin: 0 auto">{drawing}</div>'
+        return _captioned(drawing, self.caption)
 
 
 @dataclass(frozen=True)

@@ -78,6 +78,25 @@ def test_a_product_that_cannot_be_told_apart_is_named(bounds):
     assert "length" in str(combination)
 
 
+def test_what_cannot_be_told_is_said_in_few_words():
+    """Two numbers without any influence and a product, turned into one another by the eigenvectors, come out apart."""
+    names = ("mass", "length", "width", "height", "c")
+    problem = Curve(
+        lambda x, d, t: x["mass"] * x["length"] * t + 0 * (x["width"] + x["height"]) + x["c"],
+        dict.fromkeys(names, (1.0, None)), dict.fromkeys(names, 1.2), time=TIME,
+    )  # fmt: skip
+    after = at_minimum(problem)
+    assert sorted(tuple(sorted(c.coefficients)) for c in after.unidentifiable) == [
+        ("height",),
+        ("length", "mass"),
+        ("width",),
+    ]
+    first, second = after.sentences()
+    assert first in ("the data tell nothing about width and height", "the data tell nothing about height and width")
+    assert second == str(after.unidentifiable[-1])
+    assert "uncertain without limit" in second
+
+
 def test_what_stands_at_zero_or_at_a_bound_is_known():
     """Its number in z is not, but the parameter is: it must not be called unidentifiable."""
     start = {"a": (1.0, (0.1, 1.5)), "j.damping": (0.0, None), "b": (0.5, None)}
