@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from flexor.augment.blueprint import Blueprint, Entry, split
 from flexor.augment.layout import Layout, encode
-from flexor.augment.networks import Network, Potential, inner
+from flexor.augment.networks import Draw, Network, Potential, inner
 from flexor.augment.wiring import Group, Wire, wires
 from flexor.dynamics import integrate
 from flexor.model.model import Model
@@ -35,9 +35,13 @@ class Augmentation(eqx.Module):
         entries = tuple(blueprint.entries)
         if not entries:
             raise ValueError("the blueprint is empty: `add` a network to it first.")
-        keys = jax.random.split(key, len(entries))
-        built = [_build(wire, k, dtype) for wire, k in zip(wires(entries, layout), keys, strict=True)]
-        return Augmentation(tuple(built), entries, layout)
+        found, count = wires(entries, layout), Draw()
+        for wire in found:
+            _build(wire, count)
+        numbers = jax.random.uniform(key, (count.count,), dtype, -1, 1)
+        draw = Draw(numbers if isinstance(numbers, jax.core.Tracer) else np.asarray(numbers))
+        networks = tuple(_build(wire, draw) for wire in found)
+        return Augmentation(jax.tree.map(lambda x: jnp.asarray(x, dtype), networks), entries, layout)
 
     @property
     def wires(self) -> tuple[Wire, ...]:
@@ -104,15 +108,10 @@ class Augmentation(eqx.Module):
         return load(path)
 
 
-def _build(wire: Wire, key: PRNGKeyArray, dtype: Any) -> tuple[Network, ...]:
+def _build(wire: Wire, draw: Draw) -> tuple[Network, ...]:
     """The networks of an entry, with a leading axis for those of one group."""
-    entry, built = wire.entry, []
-    for group, k in zip(wire.groups, jax.random.split(key, len(wire.groups)), strict=True):
-        n_in, n_out, fresh = group.take.shape[1], group.n_out, entry.mode.fresh
-        keys = jax.random.split(k, len(group.labels))
-        many = [entry.net.build(n_in, n_out, each, dtype, fresh) for each in keys]
-        built.append(jax.tree.map(lambda *x: jnp.stack(x), *many))
-    return tuple(built)
+    net, fresh = wire.entry.net, wire.entry.mode.fresh
+    return tuple(net.build(len(g.labels), g.take.shape[1], g.n_out, draw, fresh) for g in wire.groups)
 
 
 def _rows(group: Group, network: Network, call: Callable[..., Array], *args: Array) -> Array:

@@ -6,15 +6,17 @@ right alike.
 """
 
 import abc
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
+from itertools import pairwise
 from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, PRNGKeyArray
+from jaxtyping import Array, Float
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "tanh": jnp.tanh,
@@ -32,10 +34,33 @@ def _zero(*weights: Array | None) -> bool:
     return not any(isinstance(w, jax.core.Tracer) or np.asarray(w).any() for w in weights if w is not None)
 
 
+class Draw:
+    """Hands out random numbers between -1 and 1. `numbers` holds them all; without it, they are only counted."""
+
+    def __init__(self, numbers: Float[Array, " n"] | np.ndarray | None = None):
+        self.numbers = numbers
+        self.count = 0
+
+    def __call__(self, *shape: int) -> Any:
+        start = self.count
+        self.count += math.prod(shape)
+        return np.zeros(shape) if self.numbers is None else self.numbers[start : self.count].reshape(shape)
+
+
+class Layer(eqx.Module):
+    """weight x + bias."""
+
+    weight: Float[Array, "n_out n_in"]
+    bias: Float[Array, " n_out"]
+
+    def __call__(self, x: Float[Array, " n_in"]) -> Float[Array, " n_out"]:
+        return self.weight @ x + self.bias
+
+
 class Perceptron(eqx.Module):
     """Layers of weights with one activation between them."""
 
-    layers: tuple[eqx.nn.Linear, ...]
+    layers: tuple[Layer, ...]
     activation: str = eqx.field(static=True)
 
     def silent(self) -> bool:
@@ -92,8 +117,8 @@ class AbstractNet(abc.ABC):
     adds_only: ClassVar[bool] = False
 
     @abc.abstractmethod
-    def build(self, n_in: int, n_out: int, key: PRNGKeyArray, dtype: Any, fresh: bool) -> Network:
-        """The module with random weights; `fresh` asks for one that returns zeros until it is trained."""
+    def build(self, count: int, n_in: int, n_out: int, draw: Draw, fresh: bool) -> Network:
+        """`count` modules with random weights, stacked; `fresh` asks for some that return zeros until they are trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,17 +142,16 @@ class MLP(AbstractNet):
                 f"{name} needs a `width` of at least 1 and a `depth` of at least 0, got {self.width} and {self.depth}."
             )
 
-    def layers(self, n_in: int, n_out: int, key: PRNGKeyArray, dtype: Any, fresh: bool) -> Perceptron:
-        """Layers with Equinox's default weights, uniform within 1 / sqrt(inputs)."""
+    def layers(self, count: int, n_in: int, n_out: int, draw: Draw, fresh: bool) -> Perceptron:
+        """Layers with weights uniform within 1 / sqrt(inputs); the last one zero if `fresh`."""
         sizes = [n_in, *[self.width] * self.depth, n_out]
-        keys = jax.random.split(key, len(sizes) - 1)
-        layers = [eqx.nn.Linear(a, b, dtype=dtype, key=k) for a, b, k in zip(sizes[:-1], sizes[1:], keys, strict=True)]
+        layers = [Layer(draw(count, b, a) / math.sqrt(a), draw(count, b) / math.sqrt(a)) for a, b in pairwise(sizes)]
         if fresh:
-            layers[-1] = jax.tree.map(jnp.zeros_like, layers[-1])
+            layers[-1] = jax.tree.map(lambda x: x - x, layers[-1])
         return Perceptron(tuple(layers), self.activation)
 
-    def build(self, n_in: int, n_out: int, key: PRNGKeyArray, dtype: Any, fresh: bool) -> Network:
-        return self.layers(n_in, n_out, key, dtype, fresh)
+    def build(self, count: int, n_in: int, n_out: int, draw: Draw, fresh: bool) -> Network:
+        return self.layers(count, n_in, n_out, draw, fresh)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,8 +165,10 @@ class Dissipative(MLP):
 
     adds_only: ClassVar[bool] = True
 
-    def build(self, n_in: int, n_out: int, key: PRNGKeyArray, dtype: Any, fresh: bool) -> Network:
-        return Damper(self.layers(n_in, n_out * n_out, key, dtype, False), jnp.zeros(n_out, dtype))
+    def build(self, count: int, n_in: int, n_out: int, draw: Draw, fresh: bool) -> Network:
+        inner = self.layers(count, n_in, n_out * n_out, draw, False)
+        bias = inner.layers[-1].bias[:, :n_out]
+        return Damper(inner, bias - bias)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +181,8 @@ class Conservative(MLP):
 
     adds_only: ClassVar[bool] = True
 
-    def build(self, n_in: int, n_out: int, key: PRNGKeyArray, dtype: Any, fresh: bool) -> Network:
-        return Potential(self.layers(n_in, 1, key, dtype, fresh))
+    def build(self, count: int, n_in: int, n_out: int, draw: Draw, fresh: bool) -> Network:
+        return Potential(self.layers(count, n_in, 1, draw, fresh))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,8 +209,8 @@ class Symmetric(AbstractNet):
         object.__setattr__(self, "pairs", tuple(pairs))
         object.__setattr__(self, "flip", (self.flip,) if isinstance(self.flip, str) else tuple(self.flip))
 
-    def build(self, n_in: int, n_out: int, key: PRNGKeyArray, dtype: Any, fresh: bool) -> Network:
-        return self.of.build(n_in, n_out, key, dtype, fresh)
+    def build(self, count: int, n_in: int, n_out: int, draw: Draw, fresh: bool) -> Network:
+        return self.of.build(count, n_in, n_out, draw, fresh)
 
 
 def guarantee(net: AbstractNet) -> AbstractNet:

@@ -26,6 +26,12 @@ BALLS = """<mujoco model="balls"><worldbody><body name="a"><freejoint name="root
 <body name="c" pos="0 0 0.2"><joint name="slide" type="slide" axis="1 0 0"/><geom type="sphere" size="0.1" mass="0.2"/></body>
 </body></body></worldbody></mujoco>"""
 
+# Two hinges, one of them with a limit: enough for impulses.
+LIMITED = """<mujoco model="limited"><compiler angle="radian"/><worldbody><body name="a"><joint name="a" axis="0 1 0"
+limited="true" range="-1 1"/><geom type="capsule" size="0.02" fromto="0 0 0 0 0 -0.3" mass="0.2" contype="0"/>
+<body name="b" pos="0 0 -0.3"><joint name="b" axis="1 0 0"/><geom type="capsule" size="0.02" fromto="0 0 0 0 0 -0.3" mass="0.1"
+contype="0"/></body></body></worldbody></mujoco>"""
+
 FREE = fx.RigidSolver(contact=None)
 
 
@@ -42,17 +48,24 @@ def augmented(sim, output, inputs, net, key=0, **options):
 def randomised(hybrid, seed, size=1.0):
     """The hybrid with random weights in all its networks."""
     weights, tree = jax.tree.flatten(hybrid.solver.augmentation)
-    keys = jax.random.split(jax.random.key(seed), len(weights))
-    new = [size * jax.random.normal(k, w.shape, w.dtype) for k, w in zip(keys, weights, strict=True)]
+    edges = np.cumsum([0] + [w.size for w in weights])
+    numbers = size * jax.random.normal(jax.random.key(seed), (int(edges[-1]),), weights[0].dtype)
+    numbers = numbers if isinstance(numbers, jax.core.Tracer) else np.asarray(numbers)
+    new = [jnp.asarray(numbers[a : a + w.size].reshape(w.shape)) for a, w in zip(edges, weights, strict=False)]
     return eqx.tree_at(lambda h: h.solver.augmentation, hybrid, jax.tree.unflatten(tree, new))
 
 
 def ask(hybrid, **values):
     """What the augmentation makes of quantities that are given in the order of their computation; dots as underscores."""
+    return _ask(hybrid, {name: np.asarray(x) if isinstance(x, list) else x for name, x in values.items()}, tuple(values))
+
+
+@eqx.filter_jit
+def _ask(hybrid, values, order):
     handle = hybrid.solver.augmentation.handler(hybrid.model)
     names = {name.replace(".", "_"): name for name in TAPS}
-    for name, value in values.items():
-        out = handle(names[name], jnp.asarray(value, hybrid.model.dtype))
+    for name in order:
+        out = handle(names[name], jnp.asarray(values[name], hybrid.model.dtype))
     return out
 
 

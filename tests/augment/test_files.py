@@ -69,7 +69,7 @@ def test_the_json_can_be_read_by_people(saved):
 def test_saving_over_an_old_file_is_whole_or_not_at_all(hybrid, saved, tmp_path, monkeypatch):
     path = copied(saved, tmp_path)
     monkeypatch.setattr(os, "replace", lambda a, b: (_ for _ in ()).throw(OSError("disk full")))
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(OSError, match=r"disk full"):
         randomised(hybrid, 1).solver.augmentation.save(path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["net.json", "net.safetensors"]
     assert path.read_bytes() == saved.read_bytes()
@@ -77,18 +77,18 @@ def test_saving_over_an_old_file_is_whole_or_not_at_all(hybrid, saved, tmp_path,
 
 def test_files_that_are_not_whole_say_so(biped, hybrid, saved, tmp_path):
     with pytest.raises(
-        FileNotFoundError, match="there is no file '.*net.safetensors'; an augmentation is a .safetensors and"
+        FileNotFoundError, match=r"there is no file '.*net.safetensors'; an augmentation is a .safetensors and"
     ):
         biped.augment(tmp_path / "net.safetensors")
     path = copied(saved, tmp_path)
     path.write_bytes(saved.read_bytes()[:-10])
     with pytest.raises(
-        ValueError, match="is not the file of weights that 'net.json' describes: truncated, changed or of another"
+        ValueError, match=r"is not the file of weights that 'net.json' describes: truncated, changed or of another"
     ):
         biped.augment(path)
     path = copied(saved, tmp_path)
     path.with_suffix(".json").unlink()
-    with pytest.raises(FileNotFoundError, match="there is no file '.*net.json'"):
+    with pytest.raises(FileNotFoundError, match=r"there is no file '.*net.json'"):
         biped.augment(path)
     texts = {"{": "is not whole", "[]": "is not whole", '{"format": "other"}': "it does not describe an augmentation"}
     data = json.loads(saved.with_suffix(".json").read_text())
@@ -101,14 +101,14 @@ def test_files_that_are_not_whole_say_so(biped, hybrid, saved, tmp_path):
         path.with_suffix(".json").write_text(text)
         with pytest.raises(ValueError, match=message):
             biped.augment(path)
-    with pytest.raises(ValueError, match="'net.pt' must end in .safetensors; the rest is written to a .json beside it"):
+    with pytest.raises(ValueError, match=r"'net.pt' must end in .safetensors; the rest is written to a .json beside it"):
         hybrid.solver.augmentation.save(tmp_path / "net.pt")
-    with pytest.raises(FileNotFoundError, match="the folder '.*nowhere' does not exist"):
+    with pytest.raises(FileNotFoundError, match=r"the folder '.*nowhere' does not exist"):
         hybrid.solver.augmentation.save(tmp_path / "nowhere" / "net.safetensors")
 
 
 def test_a_file_for_another_robot(saved):
-    with pytest.raises(ValueError, match="made for 'biped' and does not fit 'cartpole': its joints are"):
+    with pytest.raises(ValueError, match=r"made for 'biped' and does not fit 'cartpole': its joints are"):
         simulator("cartpole").augment(saved)
 
 

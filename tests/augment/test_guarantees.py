@@ -32,8 +32,11 @@ def scene(robot, dtype):
     return simulator(robot, fx.RigidSolver(contact=fx.Penalty()), dtype)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
-@pytest.mark.parametrize("case", DISSIPATIVE)
+SINGLE = ("joints", "friction")  # also in float32
+CASES = [(c, jnp.float64) for c in DISSIPATIVE] + [(c, jnp.float32) for c in SINGLE]
+
+
+@pytest.mark.parametrize(("case", "dtype"), CASES)
 def test_dissipative_forces_never_bring_power(case, dtype):
     robot, output, inputs, velocity, part, sense, over = DISSIPATIVE[case]
     hybrid = augmented(scene(robot, dtype), output, inputs, fx.nets.Dissipative(width=4, depth=1), over=over)
@@ -103,10 +106,10 @@ def test_conservative_forces_have_a_symmetric_jacobian(over):
     assert (np.abs(J[:, 1, 3]) > 1e-4).any() == isinstance(over, fx.Whole)
 
 
-@pytest.mark.parametrize(("output", "sense"), [("joint.passive_force", 1), ("joint.gravity_force", -1)])
-def test_conservative_forces_do_no_work_around_a_loop_and_follow_their_potential(output, sense):
-    """Through rotations, positions and lengths: the work along a path is the loss of potential; around a loop it is zero."""
-    hybrid = augmented(simulator(BALLS), output, ["joint.q"], fx.nets.Conservative(width=5, depth=2))
+def test_conservative_forces_do_no_work_around_a_loop():
+    """Through rotations, positions and lengths."""
+    net = fx.nets.Conservative(width=4, depth=1)
+    hybrid, other = (augmented(simulator(BALLS), f"joint.{name}_force", ["joint.q"], net) for name in ("passive", "gravity"))
     a, b, c = (jnp.asarray(numbers(k, 3)) for k in range(3))
     identity = jnp.array([1.0, 0, 0, 0])
 
@@ -114,7 +117,7 @@ def test_conservative_forces_do_no_work_around_a_loop_and_follow_their_potential
         """A closed curve through all coordinates."""
         exp, mul = fx.spatial.quat_exp, fx.spatial.quat_mul
         turn = [mul(exp(x * jnp.sin(t)), exp(y * (jnp.cos(2 * t) - 1))) for x, y in ((a, b), (b, c))]
-        return jnp.concatenate([a * jnp.cos(t), mul(identity, turn[0]), turn[1], jnp.sin(t)[None]])
+        return jnp.concatenate([a * jnp.cos(t), mul(identity, turn[0]), turn[1], jnp.sin(t) * jnp.ones(1)])
 
     def velocity(t):
         q, rate = jax.jvp(path, (t,), (jnp.ones(()),))
@@ -128,14 +131,16 @@ def test_conservative_forces_do_no_work_around_a_loop_and_follow_their_potential
     @jax.vmap
     def powers(seed):
         net = randomised(hybrid, seed, 0.4)
-        name = output.replace(".", "_")
         t = jnp.arange(96) * (2 * jnp.pi / 96)
-        return jax.vmap(lambda t: sense * ask(net, joint_q=path(t), **{name: np.zeros(10)}) @ velocity(t))(t)
+        return jax.vmap(lambda t: ask(net, joint_q=path(t), joint_passive_force=np.zeros(10)) @ velocity(t))(t)
 
     # the trapezoidal rule of a smooth periodic function converges faster than any power of the number of points
     found = np.asarray(powers(jnp.arange(10)))
     assert (np.abs(found.mean(axis=1)) < 1e-8 * np.abs(found).max(axis=1)).all()
     assert (np.abs(found).max(axis=1) > 1e-3).all()
+    # gravity_force is subtracted from the forces, so there the network adds the gradient itself
+    force = ask(randomised(hybrid, 0), joint_q=path(1.0), joint_passive_force=np.zeros(10))
+    np.testing.assert_array_equal(ask(randomised(other, 0), joint_q=path(1.0), joint_gravity_force=np.zeros(10)), -force)
 
 
 MIRROR = {"pairs": [("hip_l", "hip_r"), ("knee_l", "knee_r")], "flip": ["hip_l", "tail"]}

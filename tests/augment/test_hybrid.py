@@ -13,7 +13,7 @@ import flexor as fx
 from flexor.augment import Augmentation
 from flexor.augment.blueprint import READ_ONLY
 from flexor.taps import listen
-from tests.augment.scenes import BIPED, FREE, augmented, numbers, randomised, simulator
+from tests.augment.scenes import BIPED, FREE, LIMITED, augmented, numbers, randomised, simulator
 
 NET = fx.nets.MLP(width=4, depth=1)
 INPUTS = ["joint.q", "joint.qd"]
@@ -34,17 +34,18 @@ def every_kind(sim):
     return blueprint.add("joint.applied_force", inputs=INPUTS, net=fx.nets.Dissipative(width=4, depth=1))
 
 
-@pytest.mark.parametrize("simd", [True, False])
-@pytest.mark.parametrize("robot", ["double_pendulum", "cube", "quadruped"])
+@pytest.mark.parametrize(
+    ("robot", "simd"), [("double_pendulum", True), ("double_pendulum", False), ("cube", True), ("quadruped", True)]
+)
 def test_fresh_networks_change_no_bit(robot, simd):
     """Networks that are known to say nothing are left out of the program, so it is the very same."""
     model = fx.replace(fx.load(robot), {"joint.*.damping": 0.1})
     sim = fx.Simulator(model, dt=0.002, simd=simd)
     hybrid = sim.augment(every_kind(sim))
     assert jax.tree.structure(hybrid.solver.known()) == jax.tree.structure(sim.solver)
-    if robot == "double_pendulum" or (robot == "cube" and simd):
+    if robot != "quadruped":
         start = sim.reset("tossed" if robot == "cube" else None, numbers(0, model.nv))
-        same_bits(hybrid.rollout(start, steps=30), sim.rollout(start, steps=30))
+        same_bits(hybrid.rollout(start, steps=100), sim.rollout(start, steps=100))
     spoken = randomised(hybrid, 0)
     assert spoken.solver.known() is not None
     assert len(spoken.solver.known().augmentation.entries) >= len(hybrid.solver.augmentation.entries) - 1
@@ -57,7 +58,7 @@ def test_fresh_networks_with_unknown_weights_add_zero(simd):
     model = fx.replace(fx.load("double_pendulum"), {"joint.*.damping": 0.1})
     sim = fx.Simulator(model, FREE, dt=0.002, simd=simd)
     start = sim.reset([0.4, -0.2], [1.0, 2.0])
-    roll = eqx.filter_jit(lambda s: s.rollout(start, steps=30))
+    roll = eqx.filter_jit(lambda s: s.rollout(start, steps=100))
     same_bits(roll(augmented(sim, "joint.passive_force", INPUTS, NET)), roll(sim))
 
 
@@ -83,23 +84,23 @@ def test_a_listener_that_changes_nothing_leaves_the_very_program(contact):
 def test_a_linear_network_is_a_damper(integrator):
     """-d qd learned or given: the same motion. With RK4 only if every stage sees its own velocities."""
     solver = fx.RigidSolver(contact=None, integrator=integrator)
-    model = fx.load("double_pendulum")
+    model = fx.load("pendulum")
     sim, damped = (fx.Simulator(fx.replace(model, {"joint.*.damping": d}), solver, dt=0.005, simd=True) for d in (0.0, 0.3))
     hybrid = augmented(sim, "joint.passive_force", ["joint.qd"], fx.nets.MLP(depth=0))
     weights = lambda h: h.solver.augmentation.networks[0][0].layers[0].weight  # noqa: E731
-    hybrid = eqx.tree_at(weights, hybrid, -0.3 * jnp.eye(2)[None])
-    start = sim.reset([0.5, 0.3], [2.0, -3.0])
-    a, b = (s.rollout(start, steps=20, record=["joint.qd", "joint.passive_force"]) for s in (hybrid, damped))
-    np.testing.assert_allclose(a.qd, b.qd, atol=1e-12)  # 20 steps of a few hundred roundings each
+    hybrid = eqx.tree_at(weights, hybrid, jnp.full((1, 1, 1), -0.3))
+    start = sim.reset([0.5], [2.0])
+    a, b = (s.rollout(start, steps=100, record=["joint.qd", "joint.passive_force"]) for s in (hybrid, damped))
+    np.testing.assert_allclose(a.qd, b.qd, atol=1e-12)  # 100 steps of a few hundred roundings each
     np.testing.assert_allclose(a.taps["joint.passive_force"], b.taps["joint.passive_force"], atol=1e-12)
     np.testing.assert_array_equal(a.taps["joint.qd"], a.qd[:-1])  # kept are the values of the first stage
 
 
 def test_forces_after_the_impulses_reach_every_joint():
     """joint.limit_force and joint.friction_force of the NCP: a network acts also where there is neither limit nor friction."""
-    sim = simulator(BIPED, fx.RigidSolver(), simd=True)
-    tau = numbers(1, 6)
-    start = sim.reset(None, numbers(2, 6, size=0.1))
+    sim = simulator(LIMITED, fx.RigidSolver(), simd=True)
+    tau = numbers(1, 2)
+    start = sim.reset([0.1, 0.2], numbers(2, 2, size=0.1))
     pushed = sim.step(start, fx.Control(tau=jnp.asarray(tau)))
     for output in ("joint.limit_force", "joint.friction_force"):
         hybrid = augmented(sim, output, ["joint.qd"], fx.nets.MLP(depth=0))
@@ -110,22 +111,23 @@ def test_forces_after_the_impulses_reach_every_joint():
 
 @pytest.fixture(scope="module")
 def trained():
-    """A double pendulum with a network that says something, through XLA and as a kernel."""
-    sims = [simulator("double_pendulum", simd=simd) for simd in (False, True)]
-    return [randomised(augmented(s, "joint.passive_force", INPUTS, NET, over=fx.Each()), 3, 0.5) for s in sims]
+    """A pendulum with two networks that say something, through XLA and as a kernel."""
+    blueprint = fx.Blueprint().add("joint.passive_force", inputs=INPUTS, net=NET, over=fx.Each())
+    blueprint.add("joint.applied_force", inputs=["joint.qd"], net=fx.nets.Dissipative(width=2, depth=1))
+    return [randomised(simulator("pendulum", simd=simd).augment(blueprint), 3, 0.5) for simd in (False, True)]
 
 
 def end(hybrid, q):
-    return jnp.sin(hybrid.rollout(hybrid.reset(q), steps=10).q[-1]).sum()
+    return jnp.sin(hybrid.rollout(hybrid.reset(q), steps=100).q[-1]).sum()
 
 
 def test_kernels_agree_with_xla_and_gradients_with_differences(trained):
     """Values, and derivatives to weights and parameters of the model together."""
-    q = jnp.array([0.5, -0.3])
+    q = jnp.array([0.5])
     (value, gradient), (found, other) = (eqx.filter_value_and_grad(end)(h, q) for h in trained)
-    np.testing.assert_allclose(found, value, rtol=1e-13)
+    np.testing.assert_allclose(found, value, rtol=1e-11)  # 100 steps of a smooth motion amplify rounding by some thousands
     for a, b in zip(jax.tree.leaves(gradient), jax.tree.leaves(other), strict=True):
-        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+        np.testing.assert_allclose(a, b, rtol=1e-8, atol=1e-10 * (1 + np.abs(b).max(initial=0)))
     assert all(np.abs(x).max() > 0 for x in jax.tree.leaves(gradient.solver.augmentation))
     assert np.abs(gradient.model.bodies.mass).max() > 0
     leaves, tree = jax.tree.flatten(trained[1].solver)
@@ -146,9 +148,10 @@ def test_kernels_agree_with_xla_and_gradients_with_differences(trained):
 def test_batches_of_states_and_of_weights(trained):
     """`vmap` over starts, and over hybrids: each member as alone."""
     hybrid = trained[1]
-    starts = jnp.asarray(numbers(5, 3, 2))
+    starts = jnp.asarray(numbers(5, 3, 1))
+    alone = eqx.filter_jit(end)
     batch = jax.vmap(lambda q: end(hybrid, q))(starts)
-    np.testing.assert_allclose(batch, [end(hybrid, q) for q in starts], rtol=1e-12)
+    np.testing.assert_allclose(batch, [alone(hybrid, q) for q in starts], rtol=1e-11)
     other = randomised(hybrid, 9, 0.5)
     both = jax.tree.map(lambda *x: jnp.stack(x), hybrid.solver.augmentation, other.solver.augmentation)
 
@@ -156,7 +159,7 @@ def test_batches_of_states_and_of_weights(trained):
         return end(eqx.tree_at(lambda h: h.solver.augmentation, hybrid, augmentation), starts[0])
 
     found = eqx.filter_vmap(with_weights)(both)
-    np.testing.assert_allclose(found, [end(hybrid, starts[0]), end(other, starts[0])], rtol=1e-12)
+    np.testing.assert_allclose(found, [alone(hybrid, starts[0]), alone(other, starts[0])], rtol=1e-11)
 
 
 def test_augmentations_stack_and_move(trained):
@@ -165,19 +168,19 @@ def test_augmentations_stack_and_move(trained):
     twice = augmented(hybrid, "joint.bias_force", ["joint.passive_force"], NET)
     assert isinstance(twice.solver.base, fx.HybridSolver)
     assert jax.tree.structure(twice.solver.known()) == jax.tree.structure(hybrid.solver)
-    plain = simulator("double_pendulum", dtype=jnp.float32)
+    plain = simulator("pendulum", dtype=jnp.float32)
     again = plain.augment(hybrid.solver.augmentation)
     assert again.solver.augmentation.networks[0][0].layers[0].weight.dtype == jnp.float32
-    same = simulator("double_pendulum").augment(hybrid.solver.augmentation)
-    q = jnp.array([0.5, -0.3])
+    same = simulator("pendulum").augment(hybrid.solver.augmentation)
+    q = jnp.array([0.5])
     assert float(end(same, q)) == float(end(hybrid, q))
     with pytest.raises(
-        ValueError, match=r"was made for 'double_pendulum' and does not fit 'biped': its joints are lift \(slide\), .*"
+        ValueError, match=r"was made for 'pendulum' and does not fit 'biped': its joints are lift \(slide\), .*"
     ):
         simulator(BIPED).augment(hybrid.solver.augmentation)
-    with pytest.raises(ValueError, match="does not fit 'cartpole'"):
+    with pytest.raises(ValueError, match=r"does not fit 'cartpole'"):
         fx.Simulator(fx.load("cartpole"), hybrid.solver)
     wrong = dataclasses.replace(hybrid.solver.augmentation.layout, taps=hybrid.solver.augmentation.layout.taps[:1])
-    with pytest.raises(ValueError, match="'joint.passive_force' is not computed by this solver"):
+    with pytest.raises(ValueError, match=r"'joint.passive_force' is not computed by this solver"):
         hybrid.solver.augmentation.on(wrong)
     assert isinstance(same.solver.augmentation, Augmentation)

@@ -170,10 +170,19 @@ def test_input_weights(pendulum, joints):
 
 @pytest.mark.parametrize("activation", fx.nets.ACTIVATIONS)
 def test_activations(activation):
-    net = fx.nets.MLP(width=5, depth=2, activation=activation).build(3, 2, jax.random.key(0), jnp.float32, False)
+    draw = fx.nets.Draw(numbers(14, 3 * 5 + 5 + 5 * 5 + 5 + 5 * 2 + 2))
+    stack = fx.nets.MLP(width=5, depth=2, activation=activation).build(1, 3, 2, draw, False)
+    net = jax.tree.map(lambda x: jnp.asarray(x[0], jnp.float32), stack)
     x = jnp.asarray(numbers(15, 3), jnp.float32)
-    laws = {"tanh": np.tanh, "relu": lambda x: np.maximum(x, 0), "elu": lambda x: np.where(x > 0, x, np.expm1(x)), "sin": np.sin,
-            "softplus": lambda x: np.log1p(np.exp(x)), "silu": lambda x: x / (1 + np.exp(-x)), "sigmoid": lambda x: 1 / (1 + np.exp(-x))}  # fmt: skip
+    laws = {
+        "tanh": np.tanh,
+        "sin": np.sin,
+        "relu": lambda x: np.maximum(x, 0),
+        "elu": lambda x: np.where(x > 0, x, np.expm1(x)),
+        "softplus": lambda x: np.log1p(np.exp(x)),
+        "silu": lambda x: x / (1 + np.exp(-x)),
+        "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    }
     y = np.asarray(x, np.float64)
     for k, linear in enumerate(net.layers):
         y = np.asarray(linear.weight, np.float64) @ y + np.asarray(linear.bias)
