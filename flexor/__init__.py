@@ -3,7 +3,7 @@
 `load` a robot, give it to a `Simulator`, `rollout`: see README.md and docs/.
 """
 
-from flexor import contact, dynamics, simd, spatial
+from flexor import contact, dynamics, nerd, simd, spatial
 from flexor.augment import Add, Augmentation, Blueprint, Each, Replace, Scale, Shared, Whole
 from flexor.augment import networks as nets
 from flexor.certify import Certificate, certify
@@ -37,6 +37,7 @@ from flexor.solvers import (
     SemiImplicitEuler,
     Simulator,
     Status,
+    Substeps,
     Trajectory,
     taps,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "SparseGroupLasso",
     "State",
     "Status",
+    "Substeps",
     "Trajectory",
     "Whole",
     "certify",
@@ -92,6 +94,7 @@ __all__ = [
     "dynamics",
     "identify",
     "load",
+    "nerd",
     "nets",
     "parameters",
     "replace",

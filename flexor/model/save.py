@@ -1,12 +1,12 @@
 """`save`: a model as an MJCF or URDF file that loads as the same model, number for number."""
 
 import os
-import tempfile
 import warnings
 from pathlib import Path
 
 from flexor.model.description import DescriptionError, ModelWarning
 from flexor.model.extension import default_keys, lost_keys, structure_keys
+from flexor.model.files import write_whole
 from flexor.model.load import load
 from flexor.model.model import Model
 from flexor.model.save_mjcf import mjcf_text
@@ -29,7 +29,7 @@ def save(model: Model, path: str | os.PathLike) -> None:
     keys = {**structure_keys(model), **default_keys(model)}
     again = _read_back(write(model, keys), model, path)
     text = write(model, {**keys, **lost_keys(model, again)})
-    _write_atomically(path, text)
+    write_whole({path: text.encode()})
 
 
 def _read_back(text: str, model: Model, path: Path) -> Model:
@@ -44,21 +44,3 @@ def _read_back(text: str, model: Model, path: Path) -> Model:
         field = next(f for f in fields if getattr(again.topology, f) != getattr(model.topology, f))
         raise DescriptionError(f"'{model.topology.name}' cannot be saved as {path.name}: it would change its {field}.")
     return again
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

@@ -3,16 +3,19 @@
 The root frame is that of the body on the first free joint, or, for a robot on a fixed base, the frame in which its first body is
 mounted. Everything is expressed in the root frame of its own instant (Xu et al. 2025, section 3.2):
 
-    reads       velocities, joint coordinates (a hinge without limits by sine and cosine, rotations by their matrix), joint torques,
-                the direction of gravity, and for every contact candidate normal, point and distance, zero where it is out of reach
-    predicts    the displacement over the step, R^T dp for the root's position, the rotation vector of quat^-1 quat' for rotations,
-                q' - q for the rest, wrapped for hinges without limits; and the change of the velocities, R^T (v' - v) for the root
+    reads       velocities, joint coordinates (a hinge without limits by sine and cosine, rotations by their matrix), joint
+                torques, the direction of gravity, and for every contact candidate normal, point and distance, zero where it
+                is out of reach
+    predicts    the displacement over the step, R^T dp for the root's position, the rotation vector of quat^-1 quat' for
+                rotations, q' - q for the rest, wrapped for hinges without limits; and the change of the velocities,
+                R^T (v' - v) for the root
 
-Position and heading of the root never enter, so predictions do not change when the whole scene is moved and turned about gravity.
+Position and heading of the root never enter: predictions do not change when the whole scene is moved and turned about gravity.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -24,6 +27,21 @@ from flexor.dynamics import actuator_force, forward_kinematics, integrate
 from flexor.model.model import Control, Model
 from flexor.model.topology import JOINT_NV, Topology
 from flexor.spatial import quat_log, quat_mul, quat_to_matrix, rotate
+
+
+class Scene(NamedTuple):
+    """One instant: state, joint torques, direction of gravity, root frame, contact candidates; world axes."""
+
+    q: Float[Array, " nq"]
+    qd: Float[Array, " nv"]
+    torque: Float[Array, " n"]
+    gravity: Float[Array, "3"]
+    origin: Float[Array, "3"]
+    rotation: Float[Array, "3 3"]
+    normal: Float[Array, "ncon 3"]
+    point_a: Float[Array, "ncon 3"]
+    point_b: Float[Array, "ncon 3"]
+    distance: Float[Array, " ncon"]
 
 
 @dataclass(frozen=True)
@@ -93,19 +111,32 @@ class Frames:
         at = int(self.topology.q_start[self.root])
         return q[at : at + 3], quat_to_matrix(q[at + 3 : at + 7])
 
-    def encode(self, model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"], control: Control) -> Float[Array, " n_in"]:
+    def encode(
+        self, model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"], control: Control
+    ) -> Float[Array, " n_in"]:
         """The network's input for a state and a full control; see `labels`."""
-        p, R = self.frame(model, q)
-        into = R.T
+        return self.features(self.observe(model, q, qd, control))
+
+    def observe(self, model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"], control: Control) -> Scene:
+        """Everything the input is made of, in world axes, as data sets keep it."""
         assert control.u is not None
         assert control.tau is not None
         torque = (actuator_force(model, q, qd, control.u) + control.tau)[self.pushed]
         g = model.gravity
         strength = jnp.linalg.norm(g)
-        down = into @ (g / jnp.where(strength > 0, strength, 1.0))
-        parts = [*self._coordinates(q, p, into), self._turned(qd, into), torque, down]
-        if self.contacts and candidates(self.topology):
-            parts.append(self._contacts(model, q, p, into))
+        origin, rotation = self.frame(model, q)
+        found = detect(model, forward_kinematics(model, q))
+        down = g / jnp.where(strength > 0, strength, 1.0)
+        return Scene(q, qd, torque, down, origin, rotation, found.normal, found.point_a, found.point_b, found.distance)
+
+    def features(self, scene: Scene) -> Float[Array, " n_in"]:
+        """The network's input for what was observed."""
+        into, p = scene.rotation.T, scene.origin
+        parts = [*self._coordinates(scene.q, p, into), self._turned(scene.qd, into), scene.torque, into @ scene.gravity]
+        if self.contacts and len(scene.distance):
+            normal, point = rotate(into, scene.normal), rotate(into, (scene.point_a + scene.point_b) / 2 - p)
+            seen = jnp.concatenate([normal, point, scene.distance[:, None]], axis=1)
+            parts.append(jnp.where((scene.distance < self.reach)[:, None], seen, 0.0).ravel())
         return jnp.concatenate(parts)
 
     def _coordinates(self, q: Array, p: Array, into: Array) -> list[Array]:
@@ -121,12 +152,6 @@ class Frames:
             elif j.kind != "free":
                 parts.append(q[at : at + 1])
         return parts
-
-    def _contacts(self, model: Model, q: Array, p: Array, into: Array) -> Array:
-        found = detect(model, forward_kinematics(model, q))
-        normal, point = rotate(into, found.normal), rotate(into, found.point - p)
-        seen = jnp.concatenate([normal, point, found.distance[:, None]], axis=1)
-        return jnp.where((found.distance < self.reach)[:, None], seen, 0.0).ravel()
 
     def _turned(self, v: Array, rotation: Array) -> Array:
         """Velocity coordinates with the linear part of free joints in other axes."""
@@ -148,9 +173,9 @@ class Frames:
                 parts.append(change - whole if j.kind == "hinge" and not j.limited else change)
         return jnp.concatenate(parts)
 
-    def target(self, model: Model, q: Array, qd: Array, new_q: Array, new_qd: Array) -> Float[Array, " n_out"]:
+    def target(self, scene: Scene, new_q: Float[Array, " nq"], new_qd: Float[Array, " nv"]) -> Float[Array, " n_out"]:
         """What the network should predict for a step: `decode` undoes it."""
-        into = self.frame(model, q)[1].T
+        q, qd, into = scene.q, scene.qd, scene.rotation.T
         return jnp.concatenate([self._turned(self.difference(q, new_q), into), self._turned(new_qd - qd, into)])
 
     def decode(

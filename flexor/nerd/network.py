@@ -5,6 +5,7 @@ Attention reaches `history` steps back and no further, in training as in use, an
 slides on: a step costs one token, not a window, and gives the same numbers. Inputs and outputs are normalised inside.
 """
 
+import math
 from typing import Any
 
 import equinox as eqx
@@ -73,7 +74,7 @@ class Transformer(eqx.Module):
 
     @staticmethod
     def build(sizes: Sizes, norms: Norms, key: PRNGKeyArray, dtype: Any = jnp.float32) -> "Transformer":
-        """Fresh weights: Gaussian of deviation 1/sqrt(inputs), the last layer of each residual branch smaller by sqrt(2 layers)."""
+        """Fresh weights: Gaussian of deviation 1/sqrt(inputs), residual branches end smaller by sqrt(2 layers)."""
         w, n_in, n_out = sizes.width, len(norms.x_mean), len(norms.y_mean)
         keys = iter(jax.random.split(key, 3 + 4 * sizes.layers))
 
@@ -107,7 +108,7 @@ class Transformer(eqx.Module):
         for block in self.blocks:
             q, k, v = self._qkv(block, h)
             q, k = _rotary(q, jnp.arange(t)), _rotary(k, jnp.arange(t))
-            scores = jnp.einsum("ihd,jhd->hij", q, k) / np.sqrt(q.shape[-1])
+            scores = jnp.einsum("ihd,jhd->hij", q, k) / math.sqrt(q.shape[-1])
             share = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
             h = h + jnp.einsum("hij,jhd->ihd", share, v).reshape(t, -1) @ block.out.T
             h = h + _mlp(block, h)
@@ -132,7 +133,7 @@ class Transformer(eqx.Module):
             q, k, v = self._qkv(block, h)
             keys.append(jnp.where(here, k, cache.keys[i]))
             values.append(jnp.where(here, v, cache.values[i]))
-            scores = jnp.einsum("hd,jhd->hj", q[0], _rotary(keys[-1], -age)) / np.sqrt(q.shape[-1])
+            scores = jnp.einsum("hd,jhd->hj", q[0], _rotary(keys[-1], -age)) / math.sqrt(q.shape[-1])
             share = jax.nn.softmax(jnp.where(valid, scores, -jnp.inf), axis=-1)
             h = h + jnp.einsum("hj,jhd->hd", share, values[-1]).reshape(1, -1) @ block.out.T
             h = h + _mlp(block, h)

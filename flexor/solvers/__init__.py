@@ -6,6 +6,7 @@ from flexor.solvers.mujoco import MujocoSolver
 from flexor.solvers.rigid import RigidSolver
 from flexor.solvers.simulator import Simulator, taps
 from flexor.solvers.solver import AbstractSolver
+from flexor.solvers.substeps import Substeps
 from flexor.solvers.trajectory import Status, Trajectory
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "SemiImplicitEuler",
     "Simulator",
     "Status",
+    "Substeps",
     "Trajectory",
     "taps",
 ]

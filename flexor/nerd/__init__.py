@@ -1,0 +1,29 @@
+"""NeRD: a learned solver for a robot. Sample transitions, train a network on them, and step it like any other physics."""
+
+from flexor.nerd.artefact import Nerd, load
+from flexor.nerd.data import Data, read, sample
+from flexor.nerd.evaluation import Passive, evaluate_passive
+from flexor.nerd.frames import Frames
+from flexor.nerd.network import Sizes, Transformer
+from flexor.nerd.ranges import Planes, Ranges
+from flexor.nerd.solver import NerdSolver, disagreement
+from flexor.nerd.training import Training, train
+
+__all__ = [
+    "Data",
+    "Frames",
+    "Nerd",
+    "NerdSolver",
+    "Passive",
+    "Planes",
+    "Ranges",
+    "Sizes",
+    "Training",
+    "Transformer",
+    "disagreement",
+    "evaluate_passive",
+    "load",
+    "read",
+    "sample",
+    "train",
+]

@@ -1,0 +1,263 @@
+"""Data sets of transitions in NeRD's HDF5 layout: made chunk by chunk, resumed after an interruption, whole or absent.
+
+The group `data` holds arrays (step, trajectory, ...) named as the original code names them: `states` and `next_states` (q, qd),
+`joint_acts` (joint torques), `root_body_q` (position and quaternion x y z w of the root frame), `gravity_dir`,
+`contact_normals`, `contact_points_0`, `contact_points_1`, `contact_depths`, and `contact_thicknesses` (zero here: our distances
+are those of the surfaces).
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from flexor.model.model import Control, Model
+from flexor.nerd.frames import Frames, Scene
+from flexor.nerd.ranges import Ranges
+from flexor.solvers import Simulator
+from flexor.solvers.substeps import Substeps
+from flexor.spatial import matrix_to_quat, quat_to_matrix
+
+LARGEST = 1e5  # a number beyond this is a divergence
+CHUNK = 512  # trajectories made at once
+Progress = Callable[[int, int], None]
+
+
+def sample(
+    sim: Simulator,
+    ranges: Ranges,
+    transitions: int,
+    path: str | os.PathLike[str],
+    *,
+    length: int = 100,
+    substeps: int = 1,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Path:
+    """Writes a data set of at least so many transitions, in trajectories of `length` steps of `sim.dt`, each of `substeps`.
+
+    Random states and controls as `ranges` says, controls anew in every step. Trajectories that leave the finite numbers are
+    dropped and counted. An interrupted run leaves `<path>.part`, from which the same call goes on, to the same bits.
+    """
+    import h5py
+
+    if transitions < 1 or length < 2:
+        raise ValueError(
+            f"a data set needs transitions and trajectories of two steps at least, got {transitions} and {length}."
+        )
+    ranges.check(sim.model)
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise FileNotFoundError(f"cannot write '{path}': the folder '{path.parent}' does not exist.")
+    part = path.with_name(path.name + ".part")
+    head = _head(sim, ranges, length, substeps, seed)
+    wanted = -(-transitions // length)
+    make = _maker(sim, ranges, length, substeps)
+    try:
+        with h5py.File(part, "a") as file:
+            done, dropped, chunk = _resume(file, head, part)
+            while done < wanted:
+                arrays = {k: np.asarray(v) for k, v in make(jax.random.fold_in(jax.random.key(seed), chunk)).items()}
+                good = _finite(arrays)
+                arrays = {k: np.swapaxes(v[good][: wanted - done], 0, 1) for k, v in arrays.items()}
+                done += arrays["states"].shape[1]
+                dropped += int((~good).sum())
+                chunk += 1
+                if chunk > 20 and done < chunk:
+                    raise FloatingPointError(
+                        f"nearly all trajectories of '{sim.model.topology.name}' diverge; ask for milder ranges."
+                    )
+                _append(file, arrays, done, dropped, chunk)
+                if progress is not None:
+                    progress(done * length, wanted * length)
+            file.attrs["hash"] = file["data"].attrs["hash"] = _digest(file)
+    except OSError as error:
+        raise OSError(f"the data set '{path}' could not be written ({error}); what there is stays in '{part}'.") from error
+    os.replace(part, path)
+    return path
+
+
+def _head(sim: Simulator, ranges: Ranges, length: int, substeps: int, seed: int) -> dict[str, Any]:
+    """What a file says about itself, and by which a resumed run knows its own."""
+    from importlib import metadata
+
+    return {
+        "robot": sim.model.topology.name,
+        "model": model_hash(sim.model),
+        "solver": repr(type(sim.solver).__name__),
+        "ranges": json.dumps(dataclasses.asdict(ranges), sort_keys=True, default=dict),
+        "dt": float(sim.dt),
+        "length": length,
+        "substeps": substeps,
+        "seed": seed,
+        "jax": metadata.version("jax"),
+    }
+
+
+def model_hash(model: Model) -> str:
+    """A hash of a robot's topology and of all its numbers, in single precision."""
+    digest = hashlib.sha256(repr(model.topology).encode())
+    for leaf in jax.tree.leaves(model):
+        digest.update(np.ascontiguousarray(np.asarray(leaf, np.float32)).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _maker(sim: Simulator, ranges: Ranges, length: int, substeps: int) -> Callable[[Any], dict[str, Any]]:
+    """A compiled function from a key to the arrays of one chunk, trajectories first."""
+    solver = Substeps(sim.solver, substeps) if substeps > 1 else sim.solver
+    frames = Frames(sim.model.topology)
+
+    def one(key: Any) -> dict[str, Any]:
+        place, state_key, control_key = jax.random.split(key, 3)
+        model = ranges.ground(sim.model, place)
+        own = Simulator(model, solver, dt=sim.dt, simd=sim.simd)
+        q, qd = ranges.draw(model, state_key)
+        u = jnp.zeros((length, model.nu), model.dtype)
+        if ranges.control and model.nu:
+            low, high = ranges.control * model.actuators.ctrl_range.T
+            u = jax.random.uniform(control_key, u.shape, model.dtype, low, high)
+        run = own.rollout(own.solver.init(model, own.reset(q, qd)), u if model.nu else None, steps=length)
+        states = jnp.concatenate([run.q, run.qd], axis=1)
+        zero = jnp.zeros(model.nv, model.dtype)
+        scene = jax.vmap(lambda q, qd, u: frames.observe(model, q, qd, Control(u=u, tau=zero)))(run.q[:-1], run.qd[:-1], u)
+        quat = jax.vmap(matrix_to_quat)(scene.rotation)
+        return {
+            "states": states[:-1], "next_states": states[1:], "joint_acts": scene.torque, "gravity_dir": scene.gravity,
+            "root_body_q": jnp.concatenate([scene.origin, quat[:, 1:], quat[:, :1]], axis=1),
+            "contact_normals": scene.normal, "contact_points_0": scene.point_a, "contact_points_1": scene.point_b,
+            "contact_depths": scene.distance, "contact_thicknesses": jnp.zeros_like(scene.distance),
+        }  # fmt: skip
+
+    return jax.jit(lambda key: jax.vmap(one)(jax.random.split(key, CHUNK)))
+
+
+def _finite(arrays: dict[str, np.ndarray]) -> np.ndarray:
+    states = np.concatenate([arrays["states"], arrays["next_states"]], axis=-1)
+    return np.all(np.isfinite(states) & (np.abs(np.nan_to_num(states, nan=np.inf)) < LARGEST), axis=(1, 2))
+
+
+def _resume(file: Any, head: dict[str, Any], part: Path) -> tuple[int, int, int]:
+    """Trajectories done, dropped, and chunks made; a fresh file gets its head."""
+    if "data" not in file:
+        group = file.create_group("data")
+        group.attrs.update({"mode": "trajectory", "total_transitions": 0, "trajectories": 0, "dropped": 0, "chunks": 0})
+        group.attrs.update(head)
+        return 0, 0, 0
+    group = file["data"]
+    for key, value in head.items():
+        if group.attrs.get(key) != value:
+            raise ValueError(
+                f"'{part}' was begun with another {key}: {group.attrs.get(key)}, not {value}; remove it or go on as it was."
+            )
+    done = int(group.attrs["trajectories"])
+    for array in group.values():  # what was appended after the last count is made again
+        array.resize(done, axis=1)
+    return done, int(group.attrs["dropped"]), int(group.attrs["chunks"])
+
+
+def _append(file: Any, arrays: dict[str, np.ndarray], done: int, dropped: int, chunk: int) -> None:
+    group = file["data"]
+    for name, array in arrays.items():
+        array = array.astype(np.float32)
+        if name not in group:
+            shape, most = (array.shape[0], 0, *array.shape[2:]), (array.shape[0], None, *array.shape[2:])
+            group.create_dataset(
+                name, shape, "f4", maxshape=most, chunks=(array.shape[0], 64, *array.shape[2:]) if array.size else None
+            )
+        group[name].resize(done, axis=1)
+        if array.size:
+            group[name][:, done - array.shape[1] :] = array
+    file.flush()
+    steps = arrays["states"].shape[0]
+    counts = {"trajectories": done, "dropped": dropped, "chunks": chunk, "total_transitions": done * steps}
+    group.attrs.update(counts)
+    file.flush()
+
+
+def _digest(file: Any) -> str:
+    """A hash of all states, read chunk by chunk."""
+    digest = hashlib.sha256()
+    states = file["data/next_states"]
+    for at in range(0, states.shape[1], CHUNK):
+        digest.update(np.ascontiguousarray(states[:, at : at + CHUNK]).tobytes())
+    return digest.hexdigest()[:16]
+
+
+class Data(eqx.Module):
+    """A data set in memory: what was seen before every step and the states after it, with axes (trajectory, step)."""
+
+    scene: Scene
+    next_q: Any
+    next_qd: Any
+    dt: float = eqx.field(static=True)
+    hash: str = eqx.field(static=True)
+    model: str = eqx.field(static=True)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return tuple(self.next_q.shape[:2])  # type: ignore[return-value]
+
+
+def read(path: str | os.PathLike[str], model: Model, *, most: int | None = None) -> Data:
+    """Reads a data set for a robot, ours or one made by the original code, which has no head: give `dt` there by hand."""
+    import h5py
+
+    path = Path(path)
+    if not path.is_file():
+        part = path.with_name(path.name + ".part")
+        hint = f"; there is an unfinished '{part.name}': sample again to go on" if part.is_file() else ""
+        raise FileNotFoundError(f"there is no data set '{path}'{hint}.")
+    t = model.topology
+    try:
+        with h5py.File(path, "r") as file:
+            group = file["data"]
+            attrs = dict(group.attrs)
+            arrays = {name: np.swapaxes(np.asarray(group[name][:, :most]), 0, 1) for name in group if name != "traj_lengths"}
+    except (OSError, KeyError, RuntimeError) as error:
+        raise ValueError(f"'{path}' is not a whole data set: {error}") from error
+    _check(path, arrays, attrs, model)
+    quat = np.concatenate([arrays["root_body_q"][..., 6:7], arrays["root_body_q"][..., 3:6]], axis=-1)
+    before, after = arrays["states"], arrays["next_states"]
+    points = [arrays[f"contact_points_{i}"].reshape(*before.shape[:2], -1, 3) for i in (0, 1)]
+    parts: Any = (
+        before[..., : t.nq], before[..., t.nq :], arrays["joint_acts"], arrays["gravity_dir"], arrays["root_body_q"][..., :3],
+        np.asarray(quat_to_matrix(jnp.asarray(quat))), arrays["contact_normals"].reshape(points[0].shape), *points,
+        arrays["contact_depths"].reshape(points[0].shape[:3]),
+    )  # fmt: skip
+    return Data(
+        Scene(*parts), after[..., : t.nq], after[..., t.nq :], float(attrs.get("dt", np.nan)), str(attrs.get("hash", "")),
+        str(attrs.get("model", "")),
+    )  # fmt: skip
+
+
+def _check(path: Path, arrays: dict[str, np.ndarray], attrs: dict[str, Any], model: Model) -> None:
+    from flexor.contact.detect import candidates
+
+    t = model.topology
+    if attrs.get("mode", "trajectory") != "trajectory":
+        raise ValueError(f"'{path}' holds {attrs['mode']}s, not trajectories.")
+    lacking = [n for n in ("states", "next_states", "joint_acts", "root_body_q", "gravity_dir") if n not in arrays]
+    if lacking:
+        raise ValueError(f"'{path}' lacks '{lacking[0]}'.")
+    if "robot" in attrs and attrs["robot"] != t.name:
+        raise ValueError(f"'{path}' is a data set of '{attrs['robot']}', not of '{t.name}'.")
+    width = arrays["states"].shape[-1]
+    if width != t.nq + t.nv:
+        raise ValueError(f"'{path}' has states of {width} numbers; '{t.name}' has {t.nq + t.nv}.")
+    shape = arrays["states"].shape[:2]
+    empty = {"contact_normals": 3, "contact_points_0": 3, "contact_points_1": 3, "contact_depths": 1}
+    for name, size in empty.items():
+        arrays.setdefault(name, np.zeros((*shape, 0, size), np.float32))
+    count = int(np.prod(arrays["contact_depths"].shape[2:]))
+    if count != len(candidates(t)):
+        raise ValueError(f"'{path}' has {count} contact candidates; '{t.name}' has {len(candidates(t))}.")
+    if not np.isfinite(arrays["next_states"]).all():
+        raise ValueError(f"'{path}' holds numbers that are not finite.")

@@ -1,0 +1,114 @@
+"""What a data set covers: ranges of initial states and controls, and of the ground."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flexor.model.model import Model
+from flexor.spatial import quat_exp, quat_mul, quat_to_matrix
+
+
+@dataclass(frozen=True)
+class Planes:
+    """Random ground planes: a unit normal within `tilt` of its description's, shifted along it by a number from `offset`, m."""
+
+    tilt: float = math.pi
+    offset: tuple[float, float] = (-0.5, 0.5)
+
+
+@dataclass(frozen=True)
+class Ranges:
+    """Uniform ranges by pattern on the names of coordinates (`slider`, `root.z`) and velocities (`hinge`, `root.vx`).
+
+    What is not named: limited joints over their range, other hinges over the circle, slides and positions as described,
+    velocities within 1 m/s and 2 pi rad/s. Free and ball joints turn by up to `tilt` about a random axis. `control` is the
+    share of each actuator's range that random controls cover; zero for passive motion.
+    """
+
+    q: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    qd: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    tilt: float = math.pi / 2
+    control: float = 1.0
+    planes: Planes | None = None
+
+    def check(self, model: Model) -> None:
+        """Raises for a pattern that names nothing, and for ranges that are empty."""
+        t = model.topology
+        names = {"q": [t.q_name(i) for i in range(t.nq)], "qd": [t.dof_name(i) for i in range(t.nv)]}
+        for what, patterns in (("q", self.q), ("qd", self.qd)):
+            for pattern, (low, high) in patterns.items():
+                if not any(fnmatchcase(n, pattern) for n in names[what]):
+                    raise KeyError(f"no {what} of '{t.name}' matches '{pattern}'; they are {', '.join(names[what])}.")
+                if not low <= high:
+                    raise ValueError(f"the range of '{pattern}' is empty: {low} to {high}.")
+        if self.control and model.nu and not np.all(np.isfinite(np.asarray(model.actuators.ctrl_range))):
+            raise ValueError(
+                f"'{t.name}' has actuators without a control range; give `control=0`, or ranges in the description."
+            )
+        if self.planes is not None and "plane" not in {g.shape for g in t.geoms}:
+            raise ValueError(f"random ground planes are asked for, but '{t.name}' has no plane.")
+
+    def bounds(self, model: Model) -> tuple[np.ndarray, np.ndarray]:
+        """Lowest and highest q, then qd, as two arrays of nq + nv; quaternions are left at the reference."""
+        t = model.topology
+        reference, limits = np.asarray(model.reference, float), np.asarray(model.joints.range, float)
+        low, high = np.concatenate([reference, np.zeros(t.nv)]), np.concatenate([reference, np.zeros(t.nv)])
+        for i, (j, at) in enumerate(zip(t.joints, t.q_start, strict=True)):
+            if j.kind in ("hinge", "slide"):
+                circle = (-np.pi, np.pi) if j.kind == "hinge" else (reference[at], reference[at])
+                low[at], high[at] = limits[i] if j.limited else circle
+        for i in range(t.nv):
+            fastest = 2 * np.pi if t.dofs.rotational[i] else 1.0
+            low[t.nq + i], high[t.nq + i] = -fastest, fastest
+        names = [t.q_name(i) for i in range(t.nq)] + [t.dof_name(i) for i in range(t.nv)]
+        for start, stop, patterns in ((0, t.nq, self.q), (t.nq, t.nq + t.nv, self.qd)):
+            for pattern, (a, b) in patterns.items():
+                for i in range(start, stop):
+                    if fnmatchcase(names[i], pattern):
+                        low[i], high[i] = a, b
+        return low, high
+
+    def draw(self, model: Model, key: Array) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
+        """A random initial state."""
+        t = model.topology
+        low, high = (jnp.asarray(x, model.dtype) for x in self.bounds(model))
+        where, turn = jax.random.split(key)
+        x = jax.random.uniform(where, low.shape, model.dtype, low, high)
+        q, qd = x[: t.nq], x[t.nq :]
+        rotating = t.joints_of("ball", "free")
+        for j, k in zip(rotating, jax.random.split(turn, max(len(rotating), 1)), strict=False):
+            at = int(t.q_start[j]) + (3 if t.joints[j].kind == "free" else 0)
+            a, b = jax.random.split(k)
+            axis = jax.random.normal(a, (3,), model.dtype)
+            angle = self.tilt * jax.random.uniform(b, (), model.dtype)
+            quat = quat_mul(quat_exp(angle * axis / jnp.linalg.norm(axis)), q[at : at + 4])
+            q = q.at[at : at + 4].set(quat)
+        return q, qd
+
+    def ground(self, model: Model, key: Array) -> Model:
+        """The model with its planes moved at random, where that is asked for."""
+        if self.planes is None:
+            return model
+        planes = [i for i, g in enumerate(model.topology.geoms) if g.shape == "plane"]
+        for i, k in zip(planes, jax.random.split(key, len(planes)), strict=True):
+            a, b, c = jax.random.split(k, 3)
+            axis = jax.random.normal(a, (3,), model.dtype)
+            angle = self.planes.tilt * jax.random.uniform(b, (), model.dtype)
+            turn = quat_exp(angle * axis / jnp.linalg.norm(axis))
+            quat = quat_mul(turn, model.geoms.quat[i])
+            low, high = self.planes.offset
+            normal = quat_to_matrix(quat)[:, 2]
+            pos = model.geoms.pos[i] + normal * jax.random.uniform(c, (), model.dtype, low, high)
+            model = eqx.tree_at(
+                lambda m: (m.geoms.pos, m.geoms.quat),
+                model,
+                (model.geoms.pos.at[i].set(pos), model.geoms.quat.at[i].set(quat)),
+            )
+        return model

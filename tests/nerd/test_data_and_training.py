@@ -1,0 +1,140 @@
+"""Data sets and training: whole files, resumed runs with the same bits, and sentences for what is wrong."""
+
+import h5py
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flexor as fx
+from flexor.nerd import Nerd, Planes, Ranges, Sizes, Training, data, evaluate_passive, read, sample, train
+from flexor.nerd.frames import Frames
+
+SMALL = Sizes(layers=1, width=16, heads=2, history=4)
+QUICK = Training(steps=6, batch=8, window=6, every=2)
+ARRAYS = ("states", "next_states", "joint_acts", "root_body_q", "gravity_dir", "contact_normals", "contact_depths")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_chunks():
+    original, data.CHUNK = data.CHUNK, 8
+    yield
+    data.CHUNK = original
+
+
+@pytest.fixture(scope="module")
+def sim():
+    return fx.Simulator(fx.load("cartpole"), dt=1 / 60)
+
+
+@pytest.fixture(scope="module")
+def path(sim, tmp_path_factory):
+    return sample(sim, Ranges(), 200, tmp_path_factory.mktemp("data") / "cartpole.h5", length=10, substeps=2, seed=3)
+
+
+def test_a_data_set_holds_what_the_simulator_does(sim, path):
+    found = read(path, sim.model)
+    assert found.shape == (20, 10)
+    with h5py.File(path) as file:
+        assert set(ARRAYS) <= set(file["data"])
+        attrs = dict(file["data"].attrs)
+    assert attrs["mode"] == "trajectory"
+    assert attrs["total_transitions"] == 200
+    assert {"robot", "model", "ranges", "seed", "hash", "dropped", "jax"} <= set(attrs)
+    truth = sim.with_solver(fx.Substeps(sim.solver, 2))
+    s = found.scene
+    for i, k in ((0, 0), (7, 4)):
+        control = fx.Control(tau=jnp.zeros(2).at[0].set(s.torque[i, k, 0]))
+        after = truth.step(truth.reset(s.q[i, k], s.qd[i, k]), control)
+        assert np.abs(after.q - found.next_q[i, k]).max() < 1e-5
+        assert np.abs(after.qd - found.next_qd[i, k]).max() < 1e-4
+    assert np.array_equal(s.q[:, 1:], found.next_q[:, :-1])
+
+
+def test_an_interrupted_sampling_goes_on_to_the_same_bits(sim, path, tmp_path):
+    class Stop(Exception):
+        pass
+
+    def stop(done, total):
+        if done >= 100:
+            raise Stop
+
+    again = tmp_path / "again.h5"
+    with pytest.raises(Stop):
+        sample(sim, Ranges(), 200, again, length=10, substeps=2, seed=3, progress=stop)
+    with pytest.raises(FileNotFoundError, match=r"unfinished 'again\.h5\.part'"):
+        read(again, sim.model)
+    with pytest.raises(ValueError, match="begun with another seed"):
+        sample(sim, Ranges(), 200, again, length=10, substeps=2, seed=4)
+    sample(sim, Ranges(), 200, again, length=10, substeps=2, seed=3)
+    with h5py.File(path) as a, h5py.File(again) as b:
+        for name in a["data"]:
+            assert np.array_equal(a["data"][name], b["data"][name])
+        assert a.attrs["hash"] == b.attrs["hash"]
+
+
+def test_random_planes_are_seen_by_the_contacts(tmp_path):
+    sim = fx.Simulator(fx.load("cube"), dt=1 / 148)
+    ranges = Ranges(q={"root.z": (0.5, 0.6)}, planes=Planes(tilt=0.5, offset=(-0.1, 0.1)))
+    found = read(sample(sim, ranges, 40, tmp_path / "cube.h5", length=5), sim.model)
+    normals = found.scene.normal[:, 0, 0]
+    assert np.abs(np.linalg.norm(normals, axis=-1) - 1).max() < 1e-5
+    assert np.std(normals[:, 0]) > 0.05
+
+
+def test_bad_requests_and_files(sim, path, tmp_path):
+    with pytest.raises(KeyError, match="no q of 'cartpole' matches 'knee'"):
+        sample(sim, Ranges(q={"knee": (0, 1)}), 10, tmp_path / "x.h5")
+    with pytest.raises(ValueError, match="has no plane"):
+        sample(sim, Ranges(planes=Planes()), 10, tmp_path / "x.h5")
+    with pytest.raises(FileNotFoundError, match="does not exist"):
+        sample(sim, Ranges(), 10, tmp_path / "no" / "x.h5")
+    with pytest.raises(ValueError, match="data set of 'cartpole', not of 'cube'"):
+        read(path, fx.load("cube"))
+    broken = tmp_path / "broken.h5"
+    broken.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(ValueError, match="not a whole data set"):
+        read(broken, sim.model)
+    with pytest.raises(FloatingPointError, match="nearly all trajectories of 'cartpole' diverge"):
+        sample(sim, Ranges(qd={"*": (1e6, 1e6)}), 10, tmp_path / "wild.h5", length=2)
+
+
+def test_training_is_reproducible_and_resumes_to_the_same_weights(sim, path, tmp_path):
+    found = read(path, sim.model)
+    whole, history = train(sim.model, found, sizes=SMALL, options=QUICK)
+
+    class Stop(Exception):
+        pass
+
+    def stop(done, total, loss):
+        if done == 4:
+            raise Stop
+
+    with pytest.raises(Stop):
+        train(sim.model, found, sizes=SMALL, options=QUICK, out=tmp_path, progress=stop)
+    resumed, again = train(sim.model, found, sizes=SMALL, options=QUICK, out=tmp_path)
+    assert history == again
+    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(resumed), strict=True):
+        assert np.array_equal(a, b)
+    assert (tmp_path / "history.csv").read_text().count("\n") == 4
+    with pytest.raises(ValueError, match="belongs to another training run"):
+        train(sim.model, found, sizes=SMALL, options=Training(steps=8, batch=8, window=6), out=tmp_path)
+    with pytest.raises(ValueError, match="windows of 20 steps do not fit into trajectories of 10"):
+        train(sim.model, found, sizes=SMALL)
+
+
+def test_passive_motion_is_judged_against_the_truth(sim, path):
+    found = read(path, sim.model)
+    network, _ = train(sim.model, found, sizes=SMALL, options=QUICK)
+    nerd = Nerd(sim.model, network, Frames(sim.model.topology), 1 / 60)
+    result = evaluate_passive(nerd, sim.solver, Ranges(control=0.0), substeps=2, steps=8, rollouts=4)
+    rows = result.rows((4, 8, 100))
+    assert [r["steps"] for r in rows] == [4, 8]
+    assert rows[1]["slides mean, m"] > rows[0]["slides mean, m"] > 0
+    assert result.position is None  # a fixed base
+    same = data.LARGEST * np.ones((1, 3, 2)) * 2
+    from flexor.nerd.evaluation import errors
+
+    assert errors(nerd, np.zeros((1, 3, 2)), same).diverged.all()
+    exact = errors(nerd, np.full((1, 3, 2), np.pi), np.full((1, 3, 2), -np.pi))
+    assert exact.hinges.max() == pytest.approx(0, abs=1e-6)  # half a turn either way is the same

@@ -1,0 +1,114 @@
+"""Encode and decode of a step, and that a network cannot know where the robot stands."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flexor as fx
+from flexor.model.model import as_control
+from flexor.nerd.frames import Frames
+from flexor.nerd.ranges import Ranges
+from flexor.spatial import quat_mul, quat_to_matrix
+
+BALL = """<mujoco model="ball"><worldbody><geom name="floor" type="plane" size="1 1 1"/><body name="a" pos="0 0 1">
+<joint name="swivel" type="ball"/><inertial pos="0 0 -.2" mass="1" diaginertia=".1 .1 .1"/>
+<geom name="tip" size=".1" pos="0 0 -.4"/>
+<body name="b" pos="0 0 -.4"><joint name="rail" type="slide" axis="1 0 0" range="-.2 .2"/><joint name="spin" axis="0 1 0"/>
+<inertial pos="0 0 -.1" mass=".5" diaginertia=".01 .01 .01"/></body></body></worldbody></mujoco>"""
+ROBOTS = {
+    "cartpole": "cartpole",
+    "cube": "cube",
+    "quadruped": "quadruped",
+    "pusher": "pusher",
+    "ball, slide and hinge": BALL,
+}
+
+
+@pytest.fixture(params=ROBOTS, ids=lambda name: name)
+def model(request):
+    return fx.load(ROBOTS[request.param]).astype(jnp.float64)
+
+
+def states(model, count, seed=0):
+    ranges = Ranges(tilt=2.0)
+    return jax.vmap(lambda k: ranges.draw(model, k))(jax.random.split(jax.random.key(seed), count))
+
+
+def test_decode_undoes_target(model):
+    frames = Frames(model.topology)
+    (q, new_q), (qd, new_qd) = (np.asarray(x).reshape(2, 20, -1) for x in states(model, 40))
+
+    def there_and_back(q, qd, new_q, new_qd):
+        scene = frames.observe(model, q, qd, as_control(model, None))
+        return frames.decode(model, q, qd, frames.target(scene, new_q, new_qd))
+
+    back_q, back_qd = jax.vmap(there_and_back)(q, qd, new_q, new_qd)
+    apart = jax.vmap(frames.difference)(
+        jnp.asarray(new_q), back_q
+    )  # a turn by 2 pi, or a quaternion's sign, is no difference
+    assert np.abs(apart).max() < 1e-12
+    assert np.abs(back_qd - new_qd).max() < 1e-12
+
+
+def test_every_input_has_its_name(model):
+    frames = Frames(model.topology)
+    x = frames.encode(model, model.reference, jnp.zeros(model.nv), as_control(model, None))
+    assert len(x) == len(frames.labels) == len(set(frames.labels))
+
+
+def moved(model, frames, q, qd, angle, shift):
+    """The whole scene turned about gravity and shifted: robot, planes, and velocities."""
+    turn = jnp.array([np.cos(angle / 2), 0, 0, np.sin(angle / 2)])
+    R = quat_to_matrix(turn)
+    t = model.topology
+    fixed = [i for i, g in enumerate(t.geoms) if g.body == 0]
+    pos, quat = model.geoms.pos, model.geoms.quat
+    for i in fixed:
+        pos, quat = pos.at[i].set(R @ pos[i] + shift), quat.at[i].set(quat_mul(turn, quat[i]))
+    model = eqx.tree_at(lambda m: (m.geoms.pos, m.geoms.quat), model, (pos, quat))
+    free = t.joints_of("free")
+    for j in free:
+        at, v = int(t.q_start[j]), int(t.v_start[j])
+        q = q.at[at : at + 3].set(R @ q[at : at + 3] + shift)
+        q = q.at[at + 3 : at + 7].set(quat_mul(turn, q[at + 3 : at + 7]))
+        qd = qd.at[v : v + 3].set(R @ qd[v : v + 3])
+    if not len(free):
+        base = [b for b, parent in enumerate(t.parents) if parent == 0 and b > 0]
+        pos, quat = model.bodies.pos, model.bodies.quat
+        for b in base:
+            pos, quat = pos.at[b].set(R @ pos[b] + shift), quat.at[b].set(quat_mul(turn, quat[b]))
+        model = eqx.tree_at(lambda m: (m.bodies.pos, m.bodies.quat), model, (pos, quat))
+    return model, q, qd
+
+
+def test_inputs_do_not_change_when_the_scene_is_moved(model):
+    if model.topology.name == "pusher":
+        pytest.skip("two trees on the world: its first body's frame is the root of both")
+    frames = Frames(model.topology, reach=10.0)
+    for i, (q, qd) in enumerate(zip(*states(model, 5, seed=1), strict=True)):
+        other = moved(model, frames, q, qd, angle=0.7 + i, shift=jnp.array([0.4, -1.3, 0.6]))
+        x = frames.encode(model, q, qd, as_control(model, None))
+        y = frames.encode(*other, as_control(model, None))
+        assert np.abs(x - y).max() < 1e-12
+
+
+def test_far_candidates_are_not_seen():
+    model = fx.load("cube").astype(jnp.float64)
+    frames = Frames(model.topology, reach=0.05)
+    control = as_control(model, None)
+    high, low = (frames.encode(model, model.reference.at[2].set(z), jnp.zeros(6), control) for z in (3.0, 0.0524))
+    contacts = np.array([label.startswith("contact") for label in frames.labels])
+    assert not np.any(high[contacts])
+    assert np.any(low[contacts])
+
+
+def test_ablations_see_the_world_and_no_contacts():
+    model = fx.load("cube").astype(jnp.float64)
+    world, blind = Frames(model.topology, centric=False), Frames(model.topology, contacts=False)
+    control = as_control(model, None)
+    here, there = (world.encode(model, model.reference.at[0].set(x), jnp.zeros(6), control) for x in (0.0, 1.0))
+    assert np.abs(here - there).max() == pytest.approx(1.0)
+    assert not any(label.startswith("contact") for label in blind.labels)
+    assert len(blind.encode(model, model.reference, jnp.zeros(6), control)) == len(blind.labels)
