@@ -1,6 +1,8 @@
 """Recurrent networks that predict the motion of a swimmer without any physics: the baseline."""
 
 from collections.abc import Sequence
+from functools import partial
+from operator import itemgetter
 from typing import Any
 
 import equinox as eqx
@@ -10,6 +12,7 @@ import numpy as np
 import optax
 from jaxtyping import Array, Float, PRNGKeyArray
 
+RATE, DECAY = 5e-3, 0.1  # of AdamW
 Data = tuple[np.ndarray, np.ndarray, np.ndarray]  # q (runs, T+1, nv), qd (runs, T+1, nv), u (runs, T, nu)
 
 
@@ -64,53 +67,54 @@ def measured(data: Data) -> dict[str, np.ndarray]:
 
 
 def train(
-    data: Sequence[Data],
-    width: int,
-    horizons: Sequence[tuple[int, int]],
-    epochs: int,
-    *,
-    rate: float = 5e-3,
-    decay: float = 0.1,
-) -> tuple[list[Lstm], list[dict[str, Array]], np.ndarray]:
-    """A network for each data set, its scales, and the losses along the way; all networks are trained side by side.
+    data: Sequence[Data], width: int, horizons: Sequence[tuple[int, int]], epochs: int
+) -> tuple[list[Lstm], list[dict[str, Array]]]:
+    """A network for each data set and its scales; all networks are trained side by side.
 
     For each of `horizons` (steps, stride) the trajectories are cut into windows, and AdamW makes the squared error of the free
-    prediction over the window small, each coordinate measured by its spread in the data. The rate decays to 1 % in each stage.
+    prediction over the window small, each coordinate measured by its spread in the data.
     """
     nv, nu = data[0][0].shape[-1], data[0][2].shape[-1]
     scales = [{k: jnp.asarray(v) for k, v in measured(d).items()} for d in data]
     stacked = jax.tree.map(lambda *x: jnp.stack(x), *scales)
     nets = eqx.filter_vmap(lambda key: Lstm(nv, nu, width, key))(jax.random.split(jax.random.key(0), len(data)))
     weights, static = eqx.partition(nets, eqx.is_inexact_array)
-    losses = []
     for steps, stride in horizons:
         windows = tuple(jnp.asarray(np.stack(x)) for x in zip(*(_windows(d, steps, stride) for d in data), strict=True))
-        schedule = optax.cosine_decay_schedule(rate, epochs, 0.01)
-        adam = optax.chain(optax.clip_by_global_norm(1.0), optax.adamw(schedule, weight_decay=decay))
-
-        def loss(weights: Any, scales: Any, q: Array, qd: Array, u: Array) -> Array:
-            predicted = jax.vmap(eqx.combine(weights, static), (None, 0, 0, 0))(scales, q[:, 0], qd[:, 0], u)
-            return sum(jnp.mean(((a - b) / s) ** 2) for a, b, s in zip(predicted, (q, qd), _spread(scales), strict=True))
-
-        def fit(weights: Any, scales: Any, *windows: Array) -> Any:
-            def epoch(carry: Any, _: None) -> Any:
-                weights, memory = carry
-                value, gradient = jax.value_and_grad(loss)(weights, scales, *windows)
-                update, memory = adam.update(gradient, memory, weights)
-                return (optax.apply_updates(weights, update), memory), value
-
-            (weights, _), values = jax.lax.scan(epoch, (weights, adam.init(weights)), length=epochs)
-            return weights, values
-
-        weights, values = jax.jit(jax.vmap(fit))(weights, stacked, *windows)
-        losses.append(np.asarray(values))
-    nets = eqx.combine(weights, static)
-    each = [jax.tree.map(lambda x: x[i] if eqx.is_array(x) else x, nets) for i in range(len(data))]
-    return each, scales, np.concatenate(losses, axis=1)
+        weights = jax.jit(jax.vmap(partial(_stage, static, epochs)))(weights, stacked, *windows)
+    one_by_one = [jax.tree.map(itemgetter(i), weights) for i in range(len(data))]
+    return [eqx.combine(w, static) for w in one_by_one], scales
 
 
-def _spread(scales: dict[str, Array]) -> tuple[Array, Array]:
-    return scales["loss_q"], scales["loss_qd"]
+def _stage(static: Any, epochs: int, weights: Any, scales: Any, q: Array, qd: Array, u: Array) -> Any:
+    """The weights of one network after AdamW on whole batches; the rate decays to 1 %."""
+    adam = optax.chain(
+        optax.clip_by_global_norm(1.0),
+        optax.adamw(optax.cosine_decay_schedule(RATE, epochs, 0.01), weight_decay=DECAY),
+    )
+
+    def loss(weights: Any) -> Array:
+        predicted = jax.vmap(eqx.combine(weights, static), (None, 0, 0, 0))(scales, q[:, 0], qd[:, 0], u)
+        return misfit(predicted, (q, qd), scales)
+
+    def epoch(carry: Any, _: None) -> Any:
+        weights, memory = carry
+        update, memory = adam.update(jax.grad(loss)(weights), memory, weights)
+        return (optax.apply_updates(weights, update), memory), None
+
+    (weights, _), _ = jax.lax.scan(epoch, (weights, adam.init(weights)), length=epochs)
+    return weights
+
+
+def misfit(predicted: Any, true: Any, scales: Any) -> Array:
+    """Mean squared errors of q and of qd, each number measured by its spread in the data, summed."""
+    spread = (scales["loss_q"], scales["loss_qd"])
+    return sum(jnp.mean(((a - b) / s) ** 2) for a, b, s in zip(predicted, true, spread, strict=True))
+
+
+def predict(lstm: Lstm, scales: dict[str, Array], q: Any, qd: Any, u: Any) -> Any:
+    """q and qd of all runs from their first states."""
+    return jax.vmap(lstm, (None, 0, 0, 0))(scales, q, qd, u)
 
 
 def _windows(data: Data, steps: int, stride: int) -> Data:

@@ -1,11 +1,12 @@
 """Swimmers in water and air that the simulator knows nothing of (Heiden et al. 2021, section IV-B, Figures 8, 9, Table II).
 
 MuJoCo moves the swimmers through a fluid; flexor's model of them knows none. A network on the force on each link learns the drag
-from the first 200 steps of ten trajectories, end to end through the rollouts, and is then asked for 900 steps under controls that it
-has not seen, beside the vacuum model and a recurrent network of about the same size that has no physics.
+from the first 200 steps of ten trajectories, end to end through the rollouts. It is then asked for 900 steps under controls
+that it has not seen, beside the vacuum model and a recurrent network of about the same size that has no physics.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import mujoco
 import numpy as np
 import optax
 from _form import Result, at_most, run
-from _swimmer_lstm import Data, measured, train
+from _swimmer_lstm import Data, measured, misfit, predict, train
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 from matplotlib.figure import Figure
@@ -105,8 +106,8 @@ class InLinkAxes(eqx.Module):
     """A damper that sees and acts in the axes of its link, so that it is the same law whatever the heading."""
 
     damper: Any
+    power: Float[Array, ""]
     speed: tuple[float, float] = eqx.field(static=True)
-    power: float = eqx.field(static=True)
 
     @property
     def inner(self) -> Any:
@@ -125,14 +126,14 @@ class InLinkAxes(eqx.Module):
 
 @dataclass(frozen=True, kw_only=True)
 class Drag(fx.nets.Dissipative):
-    """Dissipative in the axes of a link: -R D(R^T v) R^T v. Reads link.rotation; `speed` are typical angular and linear velocities
-    of a link, `power` what the medium typically takes from it."""
+    """Dissipative in the axes of a link: -R D(R^T v) R^T v. Reads link.rotation. `speed` are typical angular and linear
+    velocities of a link; what the medium typically takes from it, `power`, is set from the data and not trained."""
 
     speed: tuple[float, float]
-    power: float
 
     def build(self, count: int, n_in: int, n_out: int, draw: Any, fresh: bool) -> Any:
-        return InLinkAxes(super().build(count, 6, n_out, draw, fresh), self.speed, self.power)
+        damper = super().build(count, 6, n_out, draw, fresh)
+        return InLinkAxes(damper, jnp.ones_like(damper.gain[:, 0]), self.speed)
 
 
 def vacuum(robot: str) -> fx.Simulator:
@@ -154,7 +155,6 @@ def rolled(sim: fx.Simulator, q: Any, qd: Any, u: Any) -> tuple[Array, Array]:
 def magnitudes(sim: fx.Simulator, data: Data) -> tuple[tuple[float, float], float]:
     """Angular and linear velocity of a link (rms), and the power that the vacuum model misses per link, from one-step errors."""
     q, qd, u = (jnp.asarray(x) for x in data)
-    links = sim.model.topology.nu + 1
 
     def seen(q: Array, qd: Array, after: Array, u: Array) -> tuple[Array, Array]:
         t = sim.rollout(sim.reset(q, qd), u[None], record=("link.velocity",))
@@ -162,58 +162,56 @@ def magnitudes(sim: fx.Simulator, data: Data) -> tuple[tuple[float, float], floa
         return t.taps["link.velocity"][0, 1:], jnp.abs(qd @ M @ (after - t.qd[1])) / DT
 
     flat = [x.reshape(-1, x.shape[-1]) for x in (q[:, :-1], qd[:, :-1], qd[:, 1:], u)]
-    v, power = jax.jit(jax.vmap(seen))(*flat)
+    v, power = fx.simd.vmap(seen)(*flat)
     rms = np.sqrt(np.mean(np.asarray(v).reshape(-1, 2, 3) ** 2, axis=0).sum(-1))
-    return (float(rms[0]), float(rms[1])), float(jnp.mean(power)) / links
+    return (float(rms[0]), float(rms[1])), float(jnp.mean(power)) / v.shape[1]
 
 
-def augmented(sim: fx.Simulator, data: Data, width: int) -> fx.Simulator:
-    """The swimmer with one untrained network, shared by all links, on the force that acts on each."""
-    speed, power = magnitudes(sim, data)
-    blueprint = fx.Blueprint()
-    net = Drag(width=width, speed=speed, power=power)
-    blueprint.add("link.external_force", inputs=["link.rotation"], net=net, over=fx.Shared())
-    return sim.augment(blueprint, key=jax.random.key(0))
+class Hybrid:
+    """The swimmer with one network, shared by all links, on the force that acts on each; compiled once for all media."""
 
+    def __init__(self, sim: fx.Simulator, speed: tuple[float, float], width: int):
+        blueprint = fx.Blueprint()
+        net = Drag(width=width, speed=speed)
+        blueprint.add("link.external_force", inputs=["link.rotation"], net=net, over=fx.Shared())
+        hybrid = sim.augment(blueprint, key=jax.random.key(0))
+        self.start, restore = ravel_pytree(hybrid.solver.augmentation.networks[0][0].damper)
 
-def fit(hybrid: fx.Simulator, data: Data, size: Size) -> tuple[fx.Simulator, list[float], int]:
-    """The hybrid trained through its rollouts: Adam, then L-BFGS; its cost after each gradient; the number of weights.
+        def rollouts(x: Array, power: Any, q: Array, qd: Array, u: Array) -> tuple[Array, Array]:
+            def parts(h: fx.Simulator) -> Any:
+                network = h.solver.augmentation.networks[0][0]
+                return network.damper, network.power
 
-    The cost is that of the LSTM: squared errors of q and qd along the whole trajectory, each measured by its spread.
-    """
-    scales = measured(data)
-    weights, static = eqx.partition(hybrid.solver.augmentation, eqx.is_inexact_array)
-    start, restore = ravel_pytree(weights)
+            return rolled(eqx.tree_at(parts, hybrid, (restore(x), jnp.full(1, power))), q, qd, u)
 
-    def with_weights(x: Array) -> fx.Simulator:
-        return eqx.tree_at(lambda s: s.solver.augmentation, hybrid, eqx.combine(restore(x), static))
+        def cost(x: Array, power: Any, scales: Any, q: Array, qd: Array, u: Array) -> Array:
+            return misfit(rollouts(x, power, q[:, 0], qd[:, 0], u), (q, qd), scales)
 
-    @jax.jit
-    def cost(x: Array, q: Array, qd: Array, u: Array) -> Any:
-        def error(x: Array) -> Array:
-            predicted = rolled(with_weights(x), q[:, 0], qd[:, 0], u)
-            spread = (scales["loss_q"], scales["loss_qd"])
-            return sum(jnp.mean(((a - b) / s) ** 2) for a, b, s in zip(predicted, (q, qd), spread, strict=True))
+        self.predict, self.cost = jax.jit(rollouts), jax.jit(jax.value_and_grad(cost))
 
-        return jax.value_and_grad(error)(x)
+    def fit(self, data: Data, power: float, size: Size) -> tuple[Array, list[float]]:
+        """Weights trained through the rollouts, by Adam and then by L-BFGS, and the cost after each gradient.
 
-    given = tuple(jnp.asarray(x) for x in data)
-    adam = optax.adam(optax.cosine_decay_schedule(1e-2, size.adam, 0.02))
-    x, memory, history = start, adam.init(start), []
-    for _ in range(size.adam):
-        value, gradient = cost(x, *given)
-        update, memory = adam.update(gradient, memory)
-        x = optax.apply_updates(x, update)
-        history.append(float(value))
+        The cost is that of the LSTM: squared errors of q and qd along the whole trajectory, each measured by its spread.
+        """
+        given = (power, measured(data), *(jnp.asarray(x) for x in data))
+        adam = optax.adam(optax.cosine_decay_schedule(1e-2, size.adam, 0.02))
+        x, memory, history = self.start, adam.init(self.start), []
+        step = jax.jit(adam.update)
+        for _ in range(size.adam):
+            value, gradient = self.cost(x, *given)
+            update, memory = step(gradient, memory)
+            x = optax.apply_updates(x, update)
+            history.append(float(value))
 
-    def evaluated(x: np.ndarray) -> tuple[float, np.ndarray]:
-        value, gradient = cost(jnp.asarray(x), *given)
-        history.append(min(float(value), history[-1]))  # the line search's trials are no steps
-        return float(value), np.asarray(gradient)
+        def evaluated(x: np.ndarray) -> tuple[float, np.ndarray]:
+            value, gradient = self.cost(jnp.asarray(x), *given)
+            history.append(min(float(value), history[-1]))  # the line search's trials are no steps
+            return float(value), np.asarray(gradient)
 
-    options = {"maxiter": size.lbfgs, "maxcor": 30, "ftol": 1e-14, "gtol": 1e-14}
-    best = minimize(evaluated, np.asarray(x), jac=True, method="L-BFGS-B", options=options)
-    return with_weights(jnp.asarray(best.x)), history, start.size
+        options = {"maxiter": size.lbfgs, "maxcor": 30, "ftol": 1e-14, "gtol": 1e-14}
+        best = minimize(evaluated, np.asarray(x), jac=True, method="L-BFGS-B", options=options)
+        return jnp.asarray(best.x), history
 
 
 # the comparison
@@ -249,20 +247,24 @@ def compare(robot: str, size: Size) -> list[Outcome]:
     seen = {m: swims(robot, m, size.train_runs, size.test_steps, seed=1) for m in size.media}
     seen = {m: (q[:, : size.train_steps + 1], qd[:, : size.train_steps + 1], u[:, : size.train_steps])
             for m, (q, qd, u) in seen.items()}  # fmt: skip
-    lstms, scales, _ = train(list(seen.values()), (size.lstm_width or ROBOTS)[robot], size.horizons, size.epochs)
+    lstms, scales = train(list(seen.values()), (size.lstm_width or ROBOTS)[robot], size.horizons, size.epochs)
     count = sum(x.size for x in jax.tree.leaves(eqx.filter(lstms[0], eqx.is_inexact_array)))
+    sizes = {m: magnitudes(sim, d) for m, d in seen.items()}
+    hybrid, bare = Hybrid(sim, sizes[size.media[0]][0], size.width), jax.jit(partial(rolled, sim))
     outcomes = []
     for medium, lstm, scale in zip(size.media, lstms, scales, strict=True):
-        hybrid, history, weights = fit(augmented(sim, seen[medium], size.width), seen[medium], size)
+        _, power = sizes[medium]
+        weights, history = hybrid.fit(seen[medium], power, size)
         truth = swims(robot, medium, size.test_runs, size.test_steps, seed=2)
         start = (truth[0][:, 0], truth[1][:, 0], truth[2])
         predicted = {
-            "vacuum": eqx.filter_jit(rolled)(sim, *start),
-            "LSTM": eqx.filter_jit(lambda *x: jax.vmap(lstm, (None, 0, 0, 0))(*x))(scale, *start),
-            "hybrid": eqx.filter_jit(rolled)(hybrid, *start),
+            "vacuum": bare(*start),
+            "LSTM": eqx.filter_jit(predict)(lstm, scale, *start),
+            "hybrid": hybrid.predict(weights, power, *start),
         }
         arrays = {name: (np.asarray(q), np.asarray(qd)) for name, (q, qd) in predicted.items()}
-        outcomes.append(Outcome(robot, medium, truth, arrays, {"vacuum": 0, "LSTM": count, "hybrid": weights}, history))
+        counts = {"vacuum": 0, "LSTM": count, "hybrid": weights.size}
+        outcomes.append(Outcome(robot, medium, truth, arrays, counts, history))
     return outcomes
 
 
