@@ -7,6 +7,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from flexor.identify.fit import Curves, Errors, Fit
 from flexor.identify.levenberg import Point, begin
 from flexor.identify.log import Log, check_against, check_excitation
 from flexor.identify.posterior import Posterior, posterior
-from flexor.identify.problem import Build, Normal, Observe, Problem, observe_columns
+from flexor.identify.problem import Build, Normal, Observe, Problem, observe_columns, program
 from flexor.identify.search import AbstractSearch, BasinHopping, LevenbergMarquardt, Outcome
 from flexor.identify.segments import Shooting, cut
 from flexor.model.charts import Coordinates, coordinates
@@ -190,7 +191,7 @@ def _search(
         raise FileNotFoundError(f"cannot write the checkpoint '{path}': the folder '{path.parent}' does not exist.")
     if path is not None and path.is_file():
         state, history = _resume(path, problem, search, state)
-    step = jax.jit(lambda s: _strong(search.step(problem, s))) if search.compiled else lambda s: search.step(problem, s)
+    step = program(problem, _step, search) if search.compiled else partial(_step, problem, search)
     outcome = search.outcome(problem, state)
     while not outcome.done:
         state = step(state)
@@ -201,6 +202,11 @@ def _search(
             progress(len(history), search.total(), history[-1])
         outcome = search.outcome(problem, state)
     return state, history, outcome
+
+
+def _step(problem: Problem, search: AbstractSearch, state: Any) -> Any:
+    new = search.step(problem, state)
+    return _strong(new) if search.compiled else new
 
 
 def _strong(state: Any) -> Any:
@@ -253,9 +259,9 @@ def _result(
     if problem.coordinates.size and problem.p <= MOST_COLUMNS:
         if search.polished and outcome.ok:
             z, d, outcome = _polish(problem, z, d, outcome)
-        normal = state.normal if isinstance(state, Point) else jax.jit(problem.normal)(z, d)
+        normal = state.normal if isinstance(state, Point) else program(problem, Problem.normal)(z, d)
     after, remarks = _judge(problem, z, normal)
-    residuals = jax.jit(problem.residuals)
+    residuals = program(problem, Problem.residuals)
     old = residuals(start, zero, problem.segments)
     new = residuals(z, d, problem.segments) if normal is None else normal.r
     trains, apart = ~problem.held_out, problem.held_out
@@ -279,8 +285,8 @@ def _numbers(named: Mapping[str, Any]) -> dict[str, np.ndarray]:
 def _polish(problem: Problem, z: Any, d: Any, outcome: Outcome) -> tuple[Any, Any, Outcome]:
     """The point to which Levenberg-Marquardt takes the best one of a global search."""
     local = LevenbergMarquardt()
-    state = begin(problem, z)._replace(d=d)
-    step = jax.jit(lambda s: local.step(problem, s))
+    state = _strong(begin(problem, z)._replace(d=d))
+    step = program(problem, _step, local)
     while not local.outcome(problem, state).done:
         state = step(state)
     return state.z, state.d, outcome._replace(message=f"{outcome.message}; polished in {int(state.done)} iterations")

@@ -1,14 +1,20 @@
 """Levenberg-Marquardt, with the starts of the segments eliminated from every step.
 
-    [A + l D_A   B      ] [dz]      [g]
-    [B^T         C + l D_C] [dd] = - [h]          D = diagonal of the block (Marquardt 1963)
+    [A + D   B      ] [dz]      [g]          D = l diag(A) + e U^2    or    D = 100 l e U^2
+    [B^T     C + l D_C] [dd] = - [h]          e = (mean square of the weighted errors) / TRUST^2
 
 C is block diagonal (a start touches only its own segment), so the step costs one p x p system, the Schur complement
-A + l D_A - sum_s B_s (C_s + l D_s)^-1 B_s^T, whatever the number of segments. Written here, because optimistix solves the
+A + D - sum_s B_s (C_s + l D_s)^-1 B_s^T, whatever the number of segments. Written here, because optimistix solves the
 whole Jacobian densely; one iteration is one pure function, so that a population of them runs under `vmap`.
 
-Charts are flat near their ends (a damping near zero), where a Gauss-Newton step means nothing: a number goes at most `REACH` in a
-step, and never beyond `FAR`, from where there would be no way back.
+l diag(A) is Marquardt's (1963). e U^2 holds what the data do not tell where it is: a damping that falls with the square of the
+errors keeps the convergence quadratic though A be singular (Fan & Yuan 2005). U are the slopes of the charts, for a step is meant
+in the parameters themselves: charts are flat near their ends (a damping near zero, a mass at its bound), where a step
+in z means nothing. So a step is taken in shares of the range or the size and then put back into z (`_moved`), and a number
+at its bound that the gradient pushes outwards stands still.
+
+Errors alone cost a hundredth of errors and Jacobian, and lanes are free: `iterate` tries a ladder of l in both forms of D at
+once and takes the Jacobian at the best.
 """
 
 from collections.abc import Callable
@@ -16,12 +22,17 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float, Int
 
 from flexor.identify.problem import Normal, Problem
 
-DAMPING, LEAST, MOST = 1e-3, 1e-12, 1e12
-REACH, FAR = 3.0, 12.0
+DAMPING, LEAST, MOST = 1e-3, 1e-9, 1e12
+REACH, FAR = 1.0, 9.2  # largest step in a chart that is neither bounded nor positive nor linear; farthest z of the others
+TRUST = 0.3  # of a range or size: how far a step goes in what the data do not tell
+FLOOR = 1e-3  # of the second damping that always stays
+LADDER = 10.0 ** np.arange(-3, 4)
+"""Dampings that are tried at once, in units of the last one that was good."""
 
 
 class Point(NamedTuple):
@@ -45,35 +56,83 @@ def begin(problem: Problem, z: Array) -> Point:
     return Point(z, jnp.zeros((s, k)), nothing, jnp.asarray(DAMPING), jnp.asarray(jnp.inf), jnp.zeros((), int))
 
 
-def iterate(problem: Problem, point: Point) -> Point:
-    """One damped Gauss-Newton step, taken if it lowers the cost. One evaluation of the errors and their Jacobian."""
-    dz, dd = solve(point.normal, point.damping, lambda dz: _within_reach(problem, point.z, dz))
-    z, d = point.z + dz, point.d + dd
+def iterate(problem: Problem, point: Point, ladder: np.ndarray | None = None) -> Point:
+    """One damped Gauss-Newton step, taken if it lowers the cost: the best of a ladder of dampings, or that of a single one."""
+    dampings = point.damping * jnp.asarray([1.0] if ladder is None else ladder)
+    forms = jnp.ones(1) if ladder is None else jnp.repeat(jnp.asarray([1.0, 0.0]), len(ladder))
+    dampings = jnp.tile(dampings, len(forms) // len(dampings))
+    z, d = jax.vmap(lambda form, damping: _candidate(problem, point, form, damping))(forms, dampings)
+    best = jnp.zeros((), int) if ladder is None else _lowest(jax.vmap(problem.cost)(z, d))
+    z, d = z[best], d[best]
     normal = problem.normal(z, d)
     old, new = point.normal.cost, normal.cost
     first = point.done == 0
     better = (new < old) & jnp.isfinite(normal.A).all()  # false where the cost is not a number
     gain = jnp.where(better & ~first, (old - new) / jnp.maximum(old, 1e-300), point.gain)
-    damping = jnp.clip(jnp.where(better, point.damping / 10, point.damping * 8), LEAST, MOST)
+    easier, harder = (0.1, 8.0) if ladder is None else (1.0, 10 * ladder[-1])
+    damping = jnp.clip(jnp.where(better, dampings[best] * easier, point.damping * harder), LEAST, MOST)
     kept = jax.tree.map(lambda a, b: jnp.where(better, a, b), (z, d, normal), (point.z, point.d, point.normal))
     z, d, normal = kept
     return Point(z, d, normal, jnp.where(first, point.damping, damping), gain, point.done + 1)
 
 
-def _within_reach(problem: Problem, z: Array, dz: Array) -> Array:
-    """The part of a step that a chart can be trusted with. A positive number that is large may double, or vanish."""
-    reach = jnp.where(problem.linear, jnp.inf, REACH + problem.positive * jnp.maximum(z, 0.0))
-    low = jnp.where(problem.positive | problem.bounded, jnp.minimum(-FAR, z), -jnp.inf)
-    high = jnp.where(problem.bounded, jnp.maximum(FAR, z), jnp.inf)
-    return jnp.clip(z + jnp.clip(dz, -reach, reach), low, high) - z
+def _lowest(costs: Array) -> Int[Array, ""]:
+    return jnp.argmin(jnp.where(jnp.isfinite(costs), costs, jnp.inf))
 
 
-def solve(normal: Normal, damping: Array, limit: Callable[[Array], Array] = lambda dz: dz) -> tuple[Array, Array]:
-    """The step (dz, dd); `limit` shortens dz, and dd follows."""
+def _candidate(problem: Problem, point: Point, form: Array, damping: Array) -> tuple[Array, Array]:
+    """z and d after a step with this damping, of the first form of D (1) or the second (0)."""
+    normal, slopes = point.normal, _slopes(problem, point.z)
+    cost = jnp.where(jnp.isfinite(normal.cost), normal.cost, 0.0)
+    added = 2 * cost / max(problem.count, 1) / TRUST**2 * slopes**2
+    added = jnp.where(form > 0, added, (100 * damping + FLOOR) * added)
+    dz, dd = solve(
+        normal, damping, added, form, _at_bound(problem, point.z, normal.g), lambda dz: _moved(problem, point.z, dz)
+    )
+    return point.z + dz, point.d + dd
+
+
+def _slopes(problem: Problem, z: Array) -> Array:
+    """Change of a parameter with its z, in units of its range or size."""
+    share = jax.nn.sigmoid(z)
+    return jnp.where(problem.bounded, share * (1 - share), jnp.where(problem.positive, share, 1.0))
+
+
+def _at_bound(problem: Problem, z: Array, g: Array) -> Array:
+    """Numbers at a bound that the gradient pushes outwards."""
+    near = FAR - 0.1
+    return (problem.bounded & (((z < -near) & (g > 0)) | ((z > near) & (g < 0)))) | (
+        problem.positive & (z < -near) & (g > 0)
+    )
+
+
+def _moved(problem: Problem, z: Array, dz: Array) -> Array:
+    """The change of z by which parameters change as a step dz would change them if the charts were straight."""
+    slopes, edge = _slopes(problem, z), np.exp(-FAR)
+    share = jnp.clip(jax.nn.sigmoid(z) + slopes * dz, edge, 1 - edge)
+    size = jax.nn.softplus(z)
+    size = jnp.maximum(size + slopes * dz, jnp.maximum(edge, 0.05 * size))
+    curved = jnp.where(problem.linear, z + dz, z + jnp.clip(dz, -REACH, REACH))
+    grown = size + jnp.log(-jnp.expm1(-size))
+    return jnp.where(problem.bounded, jnp.log(share / (1 - share)), jnp.where(problem.positive, grown, curved)) - z
+
+
+def solve(
+    normal: Normal, damping: Array, added: Array | float = 0.0, form: Array | float = 1.0, fixed: Array | bool = False,
+    limit: Callable[[Array], Array] = lambda dz: dz,
+) -> tuple[Array, Array]:  # fmt: skip
+    """The step (dz, dd) with D = form damping diag(A) + `added`; `fixed` numbers stand still; `limit` changes dz, and dd
+    follows."""
+    p = len(normal.g)
     C = normal.C + damping * _diagonal(normal.C)
     inverse = jnp.linalg.inv(C)
     own = -jnp.einsum("skl,sl->sk", inverse, normal.h)
-    S, rhs = schur(normal, inverse, normal.A + damping * _diagonal(normal.A))
+    S, rhs = schur(
+        normal, inverse, normal.A + form * damping * _diagonal(normal.A) + jnp.diag(jnp.broadcast_to(added, (p,)))
+    )
+    moves = jnp.broadcast_to(~jnp.asarray(fixed), (p,))
+    S = jnp.where(moves[:, None] & moves, S, 0.0) + jnp.diag(jnp.where(moves, 0.0, 1.0))
+    rhs = jnp.where(moves, rhs, 0.0)
     scale = jax.lax.rsqrt(jnp.maximum(jnp.diagonal(S), 1e-300))
     dz = -scale * jnp.linalg.solve(S * scale[:, None] * scale + 1e-14 * jnp.eye(len(S)), scale * rhs)
     dz = limit(dz)

@@ -6,7 +6,9 @@ z holds the charts' coordinates of parameters and the weights of networks; d_s m
 A segment is a lane of a SIMD kernel, and so is a column of its Jacobian.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import copy
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -24,6 +26,8 @@ from flexor.solvers import HybridSolver, Simulator
 
 Observe = Callable[[Model, State, dict[str, Array]], Array]
 Build = Callable[[Model, dict[str, Array]], Model]
+KEPT = 16  # compiled programs
+_programs: dict[Hashable, Callable[..., Any]] = {}
 START_RIDGE = 1e-6  # precision of a start in units of a chart: keeps its equations solvable where the data say nothing
 
 
@@ -38,6 +42,15 @@ class Normal(NamedTuple):
     B: Float[Array, "s p k"]
     C: Float[Array, "s k k"]
     h: Float[Array, "s k"]
+
+
+class Data(NamedTuple):
+    """What may change from one identification to the next without compiling anew: the logs, and where the search starts."""
+
+    segments: Segments
+    start: Any
+    prior: Any
+    numbers: tuple[tuple[Any, ...], ...]
 
 
 class Problem:
@@ -71,6 +84,37 @@ class Problem:
         self.held_out = np.asarray(held_out, bool)
         self.training: Segments = self.segments.take(np.flatnonzero(~self.held_out))
         self.count = int(np.sum(np.asarray(self.training.weight) > 0))
+
+    @property
+    def data(self) -> Data:
+        return Data(self.segments, self.start, self.prior, self.coordinates.numbers)
+
+    def bind(self, data: Data) -> "Problem":
+        """The same problem with other data."""
+        new = copy.copy(self)
+        new.segments, new.start, new.prior, numbers = data
+        new.coordinates = self.coordinates.with_numbers(numbers)
+        new.training = data.segments.take(np.flatnonzero(~self.held_out))
+        return new
+
+    def blank(self) -> "Problem":
+        """The same problem, its simulator without the free numbers, which come from z anyhow."""
+        new = copy.copy(self)
+        sim = eqx.tree_at(lambda s: s.model, self.sim, self.coordinates.blank(self.sim.model))
+        if self.networks:
+            nothing = jax.tree.map(lambda x: 0 * x if eqx.is_inexact_array(x) else x, sim.solver.augmentation)
+            sim = eqx.tree_at(lambda s: s.solver.augmentation, sim, nothing)
+        new.sim = sim
+        return new
+
+    def key(self) -> Hashable:
+        """Equal for problems that differ in their data alone."""
+        leaves, form = jax.tree.flatten((self.sim, self.coordinates.extra))
+        arrays = tuple((x.shape, str(x.dtype), np.asarray(x).tobytes()) if eqx.is_array(x) else x for x in leaves)
+        charts = tuple((c.name, c.size, c.law, c.bounded) for c in self.coordinates.charts)
+        shapes = tuple(np.shape(x) for x in jax.tree.leaves(self.data))
+        flags = (self.networks, self.k, self.interpolates, self.count, self.prior is None, self.held_out.tobytes())
+        return arrays, form, charts, shapes, flags, self.observe, self.build
 
     def simulator(self, z: Float[Array, " p"]) -> tuple[Simulator, dict[str, Array]]:
         """The simulator at z, and the numbers beside the model."""
@@ -122,9 +166,11 @@ class Problem:
         """Half the squared distance from the start, in units of the prior's deviations; zero without a prior."""
         return jnp.zeros(()) if self.prior is None else 0.5 * jnp.sum(self.prior * (z - self.start) ** 2)
 
-    def cost(self, z: Array) -> Float[Array, ""]:
-        """Half the sum of squares over the training segments from their measured starts, and the prior."""
-        return 0.5 * jnp.sum(self.residuals(z, self.no_start(self.training), self.training) ** 2) + self.log_prior(z)
+    def cost(self, z: Array, d: Array | None = None) -> Float[Array, ""]:
+        """Half the sum of squares over the training segments, from their measured starts or those moved by d, and the prior."""
+        d = self.no_start(self.training) if d is None else d[np.flatnonzero(~self.held_out)]
+        ridge = START_RIDGE * jnp.sum(d**2)
+        return 0.5 * (jnp.sum(self.residuals(z, d, self.training) ** 2) + ridge) + self.log_prior(z)
 
     def normal(self, z: Array, d: Array) -> Normal:
         """J^T J and J^T r, by forward mode: a column of the Jacobian is a lane."""
@@ -137,20 +183,43 @@ class Problem:
             return jax.jacfwd(flat, has_aux=True)(jnp.concatenate([z, d]))[::-1]
 
         full, J = jax.vmap(one)(d, self.segments)
-        r = full.reshape(len(d), -1)
-        Jz, Jd = J[..., : self.p], J[..., self.p :]
-        trains = jnp.asarray(~self.held_out, r.dtype)
+        trains = jnp.asarray(~self.held_out)
+        own = full.reshape(len(d), -1)
+        Jz, Jd = jnp.where(trains[:, None, None], J[..., : self.p], 0.0), J[..., self.p :]
+        r = jnp.where(trains[:, None], own, 0.0)  # not by a product: a held-out segment may leave the finite numbers
         prior = jnp.zeros(self.p) if self.prior is None else jnp.asarray(self.prior)
-        ridge = START_RIDGE * trains @ jnp.sum(d**2, axis=1)
+        ridge = START_RIDGE * jnp.sum(jnp.where(trains, jnp.sum(d**2, axis=1), 0.0))
         return Normal(
-            0.5 * (trains @ jnp.sum(r**2, axis=1) + ridge) + self.log_prior(z),
+            0.5 * (jnp.sum(r**2) + ridge) + self.log_prior(z),
             full,
-            jnp.einsum("s,snp,snq->pq", trains, Jz, Jz) + jnp.diag(prior),
-            jnp.einsum("s,snp,sn->p", trains, Jz, r) + prior * (z - self.start),
-            jnp.einsum("s,snp,snk->spk", trains, Jz, Jd),
+            jnp.einsum("snp,snq->pq", Jz, Jz) + jnp.diag(prior),
+            jnp.einsum("snp,sn->p", Jz, r) + prior * (z - self.start),
+            jnp.einsum("snp,snk->spk", Jz, jnp.where(trains[:, None, None], Jd, 0.0)),
             jnp.einsum("snk,snl->skl", Jd, Jd) + START_RIDGE * jnp.eye(self.k),
-            jnp.einsum("snk,sn->sk", Jd, r) + START_RIDGE * d,
+            jnp.einsum("snk,sn->sk", Jd, own) + START_RIDGE * d,
         )
+
+
+def program(problem: Problem, f: Callable[..., Any], *fixed: Any) -> Callable[..., Any]:
+    """f(problem, *fixed, ...) compiled. Problems that differ in their data alone share one program, so that the second log
+    of a robot, or the second start, costs no compilation."""
+    plain = type(problem) is Problem
+    blank = problem.blank() if plain else problem
+    key = (f, fixed, blank.key() if plain else problem)
+    if key not in _programs:
+        while len(_programs) >= KEPT:
+            _programs.pop(next(iter(_programs)))
+        _programs[key] = jax.jit(lambda data, *args: f(blank.bind(data), *fixed, *args))
+    return partial(_programs[key], problem.data)
+
+
+class Columns(eqx.Module):
+    """Picks coordinates and velocities out of a state."""
+
+    rows: tuple[int, ...] = eqx.field(static=True)
+
+    def __call__(self, model: Model, state: State, extra: dict[str, Array]) -> Any:
+        return jnp.concatenate([state.q, state.qd])[np.array(self.rows, dtype=int)]
 
 
 def observe_columns(model: Model, columns: Sequence[str]) -> Observe:
@@ -160,9 +229,4 @@ def observe_columns(model: Model, columns: Sequence[str]) -> Observe:
         **{f"q.{t.q_name(i)}": i for i in range(t.nq)},
         **{f"qd.{t.dof_name(i)}": t.nq + i for i in range(t.nv)},
     }
-    rows = np.array([place[c] for c in columns], dtype=int)
-
-    def observe(model: Model, state: State, extra: dict[str, Array]) -> Any:
-        return jnp.concatenate([state.q, state.qd])[rows]
-
-    return observe
+    return Columns(tuple(place[c] for c in columns))

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flexor.identify.levenberg import Point, begin, iterate
+from flexor.identify.levenberg import LADDER, Point, begin, iterate
 from flexor.identify.problem import Problem
 
 STUCK = 1e10  # damping at which no step lowers the cost
@@ -66,7 +66,7 @@ class LevenbergMarquardt(AbstractSearch):
         return begin(problem, z)
 
     def step(self, problem: Problem, state: Point) -> Point:
-        return iterate(problem, state)
+        return iterate(problem, state, LADDER)
 
     def outcome(self, problem: Problem, state: Point) -> Outcome:
         count = int(state.done)
@@ -143,7 +143,7 @@ class BasinHopping(AbstractSearch):
         a, b = jax.random.split(key)
         anywhere = _logit(jax.random.uniform(a, shape, minval=0.01, maxval=0.99))
         at_zero = problem.positive & (problem.start < AT_ZERO)
-        centre, width = np.where(at_zero, AT_ZERO, problem.start), np.where(at_zero, 2.0, 1.0)
+        centre, width = jnp.where(at_zero, AT_ZERO, problem.start), jnp.where(at_zero, 2.0, 1.0)
         return jnp.where(problem.bounded, anywhere, centre + width * jax.random.normal(b, shape))
 
     def _mutate(self, problem: Problem, z: Array, key: Array) -> Float[Array, "n p"]:

@@ -12,6 +12,7 @@ inertia have charts of their own, and any of them may be free. s is the size of 
 is about one hundred per cent.
 """
 
+import dataclasses
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,12 +41,13 @@ POSITIVE = {"mass", "friction", "stiffness", "damping", "armature", "frictionlos
 
 @dataclass(frozen=True)
 class Chart:
-    """`value(z)` for z of length `size`; `start` is the z of the value that the chart was made for."""
+    """`value(z)` is `law(z, *numbers)` for z of length `size`; `start` is the z of the value that it was made for."""
 
     name: str
     size: int
     start: np.ndarray
-    value: Callable[[Array], Array]
+    law: Callable[..., Array]
+    numbers: tuple[Any, ...]
     monotone: bool
     """Whether each number of the value grows with its own z and with no other."""
     bounded: bool = False
@@ -54,6 +56,10 @@ class Chart:
     linear: bool = False
     unit: np.ndarray | float = 1.0
     """What counts as one hundred per cent of each number of the value."""
+
+    def value(self, z: Array) -> Array:
+        """The parameter at z."""
+        return self.law(z, *(jnp.asarray(x, z.dtype) for x in self.numbers))
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -76,18 +82,42 @@ def chart(name: str, x: Any, bounds: tuple[Any, Any] | None = None) -> Chart:
     if field == "inertia":
         return _inertia(name, x)
     if field == "quat":
-        return Chart(name, 3, np.zeros(3), lambda z: quat_mul(jnp.asarray(x, z.dtype), quat_exp(z)), False)
+        return Chart(name, 3, np.zeros(3), _turned, (x,), False)
     if field == "axis":
         basis = np.linalg.svd(x[None])[2][1:] * np.linalg.norm(x)
-        return Chart(name, 2, np.zeros(2), lambda z: _unit(jnp.asarray(x) + z @ basis) * np.linalg.norm(x), False)
+        return Chart(name, 2, np.zeros(2), _tilted, (x, basis), False)
     size = np.maximum(np.max(np.abs(x)), SMALLEST * FIELD_SIZE.get(field, 1.0)) if np.any(x) else FIELD_SIZE.get(field, 1.0)
-    return Chart(
-        name, x.size, np.zeros(x.size), lambda z: jnp.asarray(x) + size * z.reshape(x.shape), True, linear=True, unit=size
-    )
+    return Chart(name, x.size, np.zeros(x.size), _straight, (x, np.asarray(size)), True, linear=True, unit=size)
 
 
-def _unit(x: Array) -> Array:
-    return x / jnp.linalg.norm(x)
+def _straight(z: Array, x: Array, size: Array) -> Array:
+    return x + size * z.reshape(x.shape)
+
+
+def _turned(z: Array, quat: Array) -> Array:
+    return quat_mul(quat, quat_exp(z))
+
+
+def _tilted(z: Array, axis: Array, basis: Array) -> Array:
+    new = axis + z @ basis
+    return new / jnp.linalg.norm(new) * jnp.linalg.norm(axis)
+
+
+def _grown(z: Array, size: Array) -> Array:
+    return size * jax.nn.softplus(z.reshape(size.shape))
+
+
+def _shared(z: Array, low: Array, high: Array) -> Array:
+    return low + (high - low) * jax.nn.sigmoid(z.reshape(low.shape))
+
+
+def _second_moments(z: Array, size: Array) -> Array:
+    """The six numbers of the inertia with second moments size^2 L L^T."""
+    low = np.tril_indices(3, -1)
+    full = jnp.zeros((3, 3), z.dtype).at[low].set(z[3:]) + jnp.diag(jnp.exp(z[:3]))
+    moments = size**2 * full @ full.T
+    I = jnp.trace(moments) * jnp.eye(3, dtype=z.dtype) - moments
+    return I[np.array([0, 1, 2, 0, 0, 1]), np.array([0, 1, 2, 1, 2, 2])]
 
 
 def _positive(name: str, x: np.ndarray, typical: float) -> Chart:
@@ -96,11 +126,7 @@ def _positive(name: str, x: np.ndarray, typical: float) -> Chart:
     size = np.where(x > SMALLEST * typical, x, typical)
     share = np.where(x > 0, x / size, SMALLEST)  # zero itself has no place in the chart
     start = np.log(np.expm1(share)).ravel()
-
-    def value(z: Array) -> Array:
-        return jnp.asarray(size) * jax.nn.softplus(z.reshape(x.shape))
-
-    return Chart(name, x.size, start, value, True, positive=True, unit=size.ravel())
+    return Chart(name, x.size, start, _grown, (size,), True, positive=True, unit=size.ravel())
 
 
 def _between(name: str, x: np.ndarray, low: Any, high: Any) -> Chart:
@@ -115,15 +141,7 @@ def _between(name: str, x: np.ndarray, low: Any, high: Any) -> Chart:
     share = np.clip((x - low) / (high - low), SMALLEST, 1 - SMALLEST)
     start = np.log(share / (1 - share)).ravel()
     unit = np.maximum(np.abs(x), (high - low) / 10).ravel()
-    return Chart(
-        name,
-        x.size,
-        start,
-        lambda z: jnp.asarray(low) + (high - low) * jax.nn.sigmoid(z.reshape(x.shape)),
-        True,
-        True,
-        unit=unit,
-    )
+    return Chart(name, x.size, start, _shared, (low, high), True, True, unit=unit)
 
 
 def _inertia(name: str, six: np.ndarray) -> Chart:
@@ -135,15 +153,7 @@ def _inertia(name: str, six: np.ndarray) -> Chart:
     S = V @ np.diag(np.maximum(w, SMALLEST**2 * w[-1])) @ V.T
     size = np.sqrt(np.trace(S))
     L = np.linalg.cholesky(S) / size
-    low = np.tril_indices(3, -1)
-
-    def value(z: Array) -> Array:
-        full = jnp.zeros((3, 3), z.dtype).at[low].set(z[3:]) + jnp.diag(jnp.exp(z[:3]))
-        moments = size**2 * full @ full.T
-        I = jnp.trace(moments) * jnp.eye(3, dtype=z.dtype) - moments
-        return I[np.array([0, 1, 2, 0, 0, 1]), np.array([0, 1, 2, 1, 2, 2])]
-
-    return Chart(name, 6, np.concatenate([np.log(np.diag(L)), L[low]]), value, False)
+    return Chart(name, 6, np.concatenate([np.log(np.diag(L)), L[np.tril_indices(3, -1)]]), _second_moments, (size,), False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,6 +178,26 @@ class Coordinates:
     def which(self, kind: str) -> np.ndarray:
         """The numbers of z whose charts are `bounded`, `positive` or `linear`, as a mask."""
         return np.array([getattr(c, kind) for c in self.charts for _ in range(c.size)], dtype=bool)
+
+    @property
+    def numbers(self) -> tuple[tuple[Any, ...], ...]:
+        """The numbers in the charts' laws."""
+        return tuple(c.numbers for c in self.charts)
+
+    def with_numbers(self, numbers: tuple[tuple[Any, ...], ...]) -> "Coordinates":
+        """The same charts with other numbers in their laws."""
+        charts = (dataclasses.replace(c, numbers=n) for c, n in zip(self.charts, numbers, strict=True))
+        return Coordinates(tuple(charts), self.extra)
+
+    def blank(self, model: Model) -> Model:
+        """The model with zeros in the place of its free parameters: what is left does not depend on where they start."""
+        values: dict[str, Any] = {}
+        for chart in self.charts:
+            base, part = _component(chart.name)
+            if base not in self.extra:
+                old = values[base] if base in values else np.array(parameters(model, base)[base])
+                values[base] = np.zeros_like(old) if part is None else np.where(np.arange(old.size) == part, 0.0, old)
+        return replace(model, values)
 
     def values(self, z: Float[Array, " n"]) -> dict[str, Array]:
         """The parameters at z, by name."""
