@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flexor.identify.fit import Curves, Errors, Fit
-from flexor.identify.levenberg import Point, begin
+from flexor.identify.levenberg import Point, begin, settle
 from flexor.identify.log import Log, check_against, check_excitation
 from flexor.identify.posterior import Posterior, posterior
 from flexor.identify.problem import Build, Normal, Observe, Problem, observe_columns, program
@@ -262,6 +262,8 @@ def _result(
         normal = state.normal if isinstance(state, Point) else program(problem, Problem.normal)(z, d)
     after, remarks = _judge(problem, z, normal)
     residuals = program(problem, Problem.residuals)
+    if problem.k and problem.held_out.any():
+        d, normal = program(problem, settle)(z, d), None
     old = residuals(start, zero, problem.segments)
     new = residuals(z, d, problem.segments) if normal is None else normal.r
     trains, apart = ~problem.held_out, problem.held_out

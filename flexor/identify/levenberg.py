@@ -25,10 +25,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flexor.identify.problem import Normal, Problem
+from flexor.identify.problem import START_RIDGE, Normal, Problem
 
 DAMPING, LEAST, MOST = 1e-3, 1e-9, 1e12
 REACH, FAR = 1.0, 9.2  # largest step in a chart that is neither bounded nor positive nor linear; farthest z of the others
+SETTLING = 15  # iterations for the starts of held-out segments
 TRUST = 0.3  # of a range or size: how far a step goes in what the data do not tell
 FLOOR = 1e-3  # of the second damping that always stays
 LADDER = 10.0 ** np.arange(-3, 4)
@@ -76,6 +77,31 @@ def iterate(problem: Problem, point: Point, ladder: np.ndarray | None = None) ->
     return Point(z, d, normal, jnp.where(first, point.damping, damping), gain, point.done + 1)
 
 
+def settle(problem: Problem, z: Array, d: Array) -> Array:
+    """The starts, with those of held-out segments estimated from their own data at fixed z: Levenberg-Marquardt for each."""
+    apart = problem.held_out[:, None]
+
+    def costs(normal: Normal, d: Array) -> Array:
+        return 0.5 * jnp.sum(normal.r**2, axis=(1, 2)) + 0.5 * START_RIDGE * jnp.sum(d**2, axis=1)
+
+    def step(_: int, carry: tuple[Array, Normal, Array]) -> tuple[Array, Normal, Array]:
+        d, old, damping = carry
+        C = old.C + damping[:, None, None] * _diagonal(old.C)
+        trial = jnp.where(apart, d - jnp.linalg.solve(C, old.h[..., None])[..., 0], d)
+        new = problem.normal(z, trial)
+        better = costs(new, trial) < costs(old, d)
+        r, C, h = (
+            jnp.where(better.reshape(-1, *[1] * (a.ndim - 1)), a, b)
+            for a, b in ((new.r, old.r), (new.C, old.C), (new.h, old.h))
+        )
+        damping = jnp.clip(jnp.where(better, damping / 10, damping * 8), LEAST, MOST)
+        return jnp.where(better[:, None], trial, d), old._replace(r=r, C=C, h=h), damping
+
+    d = jnp.where(apart, 0.0, d)
+    begin = (d, problem.normal(z, d), jnp.full(len(d), DAMPING))
+    return jax.lax.fori_loop(0, SETTLING, step, begin)[0]
+
+
 def _lowest(costs: Array) -> Int[Array, ""]:
     return jnp.argmin(jnp.where(jnp.isfinite(costs), costs, jnp.inf))
 
@@ -89,7 +115,7 @@ def _candidate(problem: Problem, point: Point, form: Array, damping: Array) -> t
     dz, dd = solve(
         normal, damping, added, form, _at_bound(problem, point.z, normal.g), lambda dz: _moved(problem, point.z, dz)
     )
-    return point.z + dz, point.d + dd
+    return point.z + dz, point.d + jnp.where(problem.held_out[:, None], 0.0, dd)
 
 
 def _slopes(problem: Problem, z: Array) -> Array:
