@@ -121,7 +121,7 @@ def _checked(path: str | os.PathLike[str]) -> Path:
 
 
 def _named(network: Transformer) -> dict[str, Any]:
-    leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(network, eqx.is_array))
+    leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(network, _is_array))
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
 
@@ -131,10 +131,15 @@ def _filled(sizes: Sizes, frames: Frames, members: int, raw: bytes) -> Transform
     n, m = len(frames.labels), frames.outputs
     norms = Norms(jnp.zeros(n), jnp.ones(n), jnp.zeros(m), jnp.ones(m))
     keys = jax.random.split(jax.random.key(0), members)
-    fresh = eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k))(keys)
+    fresh = eqx.filter_eval_shape(eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k)), keys)
     stored, wanted = parse(raw), _named(fresh)
     bad = [n for n in {**wanted, **stored} if n not in stored or n not in wanted or stored[n].shape != wanted[n].shape]
     if bad:
         raise ValueError(f"the weights '{bad[0]}' do not fit the card beside them.")
-    arrays, fixed = eqx.partition(fresh, eqx.is_array)
+    arrays, fixed = eqx.partition(fresh, _is_array)
     return eqx.combine(jax.tree.unflatten(jax.tree.structure(arrays), [jnp.asarray(stored[n]) for n in wanted]), fixed)
+
+
+def _is_array(x: Any) -> bool:
+    """An array, or the shape of one."""
+    return eqx.is_array(x) or isinstance(x, jax.ShapeDtypeStruct)

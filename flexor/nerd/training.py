@@ -81,8 +81,9 @@ def norms_of(data: Data, frames: Frames, model: Model, seed: int = 0, most: int 
     rows = rng.integers(0, n, -(-most // t))
     x, y = windows(data, frames, model, rows, np.zeros(len(rows), int), t)
     x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
-    deviations = [jnp.where(jnp.std(v, axis=0) > FLOOR, jnp.std(v, axis=0), 1.0) for v in (x, y)]
-    return Norms(jnp.mean(x, axis=0), deviations[0], jnp.mean(y, axis=0), deviations[1])
+    x, y = np.asarray(x, float), np.asarray(y, float)
+    deviations = [np.where(np.std(v, axis=0) > FLOOR, np.std(v, axis=0), 1.0) for v in (x, y)]
+    return Norms(*map(jnp.asarray, (x.mean(0), deviations[0], y.mean(0), deviations[1])))
 
 
 def loss(network: Transformer, x: Array, y: Array) -> Array:
@@ -154,7 +155,7 @@ def _first(
     if start is None:
         norms = norms_of(data, frames, model, options.seed)
         keys = jax.random.split(jax.random.key(options.seed), options.members)
-        network = eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k))(keys)
+        network = eqx.filter_jit(eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k)))(keys)
     else:
         network = start
     return Run(network, optimiser.init(trainable(network)), jnp.zeros((), jnp.int32))

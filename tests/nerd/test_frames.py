@@ -33,7 +33,7 @@ def model(request):
 
 def states(model, count, seed=0):
     ranges = Ranges(tilt=2.0)
-    return jax.vmap(lambda k: ranges.draw(model, k))(jax.random.split(jax.random.key(seed), count))
+    return jax.jit(jax.vmap(lambda k: ranges.draw(model, k)))(jax.random.split(jax.random.key(seed), count))
 
 
 def test_decode_undoes_target(model):
@@ -54,13 +54,13 @@ def test_decode_undoes_target(model):
 
 def test_every_input_has_its_name(model):
     frames = Frames(model.topology)
-    x = frames.encode(model, model.reference, jnp.zeros(model.nv), as_control(model, None))
-    assert len(x) == len(frames.labels) == len(set(frames.labels))
+    x = eqx.filter_eval_shape(lambda m: frames.encode(m, m.reference, jnp.zeros(m.nv), as_control(m, None)), model)
+    assert x.shape == (len(frames.labels),) == (len(set(frames.labels)),)
 
 
 def moved(model, frames, q, qd, angle, shift):
     """The whole scene turned about gravity and shifted: robot, planes, and velocities."""
-    turn = jnp.array([np.cos(angle / 2), 0, 0, np.sin(angle / 2)])
+    turn = jnp.stack([jnp.cos(angle / 2), 0.0, 0.0, jnp.sin(angle / 2)])
     R = quat_to_matrix(turn)
     t = model.topology
     fixed = [i for i, g in enumerate(t.geoms) if g.body == 0]
@@ -87,18 +87,21 @@ def test_inputs_do_not_change_when_the_scene_is_moved(model):
     if model.topology.name == "pusher":
         pytest.skip("two trees on the world: its first body's frame is the root of both")
     frames = Frames(model.topology, reach=10.0)
-    for i, (q, qd) in enumerate(zip(*states(model, 5, seed=1), strict=True)):
-        other = moved(model, frames, q, qd, angle=0.7 + i, shift=jnp.array([0.4, -1.3, 0.6]))
-        x = frames.encode(model, q, qd, as_control(model, None))
-        y = frames.encode(*other, as_control(model, None))
-        assert np.abs(x - y).max() < 1e-12
+
+    def change(q, qd, angle):
+        other = moved(model, frames, q, qd, angle, shift=jnp.array([0.4, -1.3, 0.6]))
+        control = as_control(model, None)
+        return frames.encode(model, q, qd, control) - frames.encode(*other, control)
+
+    assert np.abs(jax.jit(jax.vmap(change))(*states(model, 5, seed=1), 0.7 + jnp.arange(5))).max() < 1e-12
 
 
 def test_far_candidates_are_not_seen():
     model = fx.load("cube").astype(jnp.float64)
     frames = Frames(model.topology, reach=0.05)
     control = as_control(model, None)
-    high, low = (frames.encode(model, model.reference.at[2].set(z), jnp.zeros(6), control) for z in (3.0, 0.0524))
+    encode = jax.jit(lambda z: frames.encode(model, model.reference.at[2].set(z), jnp.zeros(6), control))
+    high, low = encode(3.0), encode(0.0524)
     contacts = np.array([label.startswith("contact") for label in frames.labels])
     assert not np.any(high[contacts])
     assert np.any(low[contacts])
@@ -108,7 +111,9 @@ def test_ablations_see_the_world_and_no_contacts():
     model = fx.load("cube").astype(jnp.float64)
     world, blind = Frames(model.topology, centric=False), Frames(model.topology, contacts=False)
     control = as_control(model, None)
-    here, there = (world.encode(model, model.reference.at[0].set(x), jnp.zeros(6), control) for x in (0.0, 1.0))
+    encode = jax.jit(lambda x: world.encode(model, model.reference.at[0].set(x), jnp.zeros(6), control))
+    here, there = encode(0.0), encode(1.0)
     assert np.abs(here - there).max() == pytest.approx(1.0)
     assert not any(label.startswith("contact") for label in blind.labels)
-    assert len(blind.encode(model, model.reference, jnp.zeros(6), control)) == len(blind.labels)
+    shape = jax.eval_shape(lambda: blind.encode(model, model.reference, jnp.zeros(6), control)).shape
+    assert shape == (len(blind.labels),)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import flexor as fx
+from flexor.model.model import as_control
 from flexor.nerd import Frames, Nerd, NerdSolver, Sizes, Transformer, disagreement
 from flexor.nerd.network import Norms
 
@@ -19,7 +20,7 @@ def network(n_in, n_out, members=1, dtype=jnp.float64, seed=0):
         *(jnp.asarray(x) for x in (rng.normal(size=n_in), 1 + rng.random(n_in), np.zeros(n_out), 0.01 * np.ones(n_out)))
     )
     keys = jax.random.split(jax.random.key(seed), members)
-    return eqx.filter_vmap(lambda k: Transformer.build(SMALL, norms, k, dtype))(keys)
+    return eqx.filter_jit(eqx.filter_vmap(lambda k: Transformer.build(SMALL, norms, k, dtype)))(keys)
 
 
 @pytest.fixture(scope="module")
@@ -33,18 +34,16 @@ def cube():
 def test_a_sliding_window_gives_what_a_whole_sequence_gives(dtype):
     net = jax.tree.map(lambda x: x[0], network(5, 3, dtype=dtype))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(15, 5)), dtype)
-    cache, steps = net.begin(), []
-    for row in x:
-        y, cache = net.step(row, cache)
-        steps.append(y)
-    whole = net.sequence(x)
-    assert np.abs(np.stack(steps) - whole).max() < 50 * jnp.finfo(dtype).eps * np.abs(whole).max()
+    step = jax.jit(lambda cache, row: net.step(row, cache)[::-1])
+    steps = jax.lax.scan(step, net.begin(), x)[1]
+    whole = jax.jit(lambda x: net.sequence(x))(x)
+    assert np.abs(steps - whole).max() < 50 * jnp.finfo(dtype).eps * np.abs(whole).max()
 
 
 def test_the_window_reaches_as_far_as_the_layers_take_it_and_no_further():
     net = jax.tree.map(lambda x: x[0], network(5, 3))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(20, 5)))
-    influence = jax.jacobian(lambda x: net.sequence(x)[-1])(x)
+    influence = jax.jit(jax.jacobian(lambda x: net.sequence(x)[-1]))(x)
     felt = np.abs(influence).max(axis=(0, 2)) > 0
     reach = SMALL.layers * (SMALL.history - 1)  # each layer looks `history` - 1 steps back from what the layer below saw
     assert felt[-reach - 1 :].all()
@@ -56,16 +55,15 @@ def test_predictions_do_not_change_when_the_scene_is_moved(cube):
 
     sim = cube.simulator()
     q, qd = cube.model.reference.at[2].set(0.06), jnp.arange(6) / 5
-    there = moved(cube.model, cube.frames, q, qd, 1.1, jnp.array([2.0, -1.0, 0.5]))
+    shift = jnp.array([2.0, -1.0, 0.5])
+    move = jax.jit(lambda q, qd: moved(cube.model, cube.frames, q, qd, 1.1, shift)[1:])
+    there = moved(cube.model, cube.frames, q, qd, 1.1, shift)
     run = sim.rollout(sim.reset(q, qd), steps=6)
     other = fx.Simulator(there[0], cube.solver(), dt=cube.dt)
     moved_run = other.rollout(other.reset(*there[1:]), steps=6)
-    expected = [
-        moved(cube.model, cube.frames, a, b, 1.1, jnp.array([2.0, -1.0, 0.5]))[1:]
-        for a, b in zip(run.q, run.qd, strict=True)
-    ]
-    assert np.abs(np.stack([e[0] for e in expected]) - moved_run.q).max() < 1e-9
-    assert np.abs(np.stack([e[1] for e in expected]) - moved_run.qd).max() < 1e-9
+    expected = jax.vmap(move)(run.q, run.qd)
+    assert np.abs(expected[0] - moved_run.q).max() < 1e-9
+    assert np.abs(expected[1] - moved_run.qd).max() < 1e-9
 
 
 def test_jit_vmap_scan_and_grad(cube):
@@ -75,10 +73,11 @@ def test_jit_vmap_scan_and_grad(cube):
     one = sim.rollout(sim.reset(starts[1]), steps=3).q
     assert np.abs(many[1] - one).max() < 1e-12
 
+    @jax.jit
     def height(shift):
         return sim.rollout(sim.reset(starts[1], jnp.zeros(6).at[2].set(shift)), steps=3).q[-1, 2]
 
-    slope = jax.grad(height)(0.3)
+    slope = jax.jit(jax.grad(height))(0.3)
     assert float(slope) == pytest.approx(float(height(0.3 + 1e-6) - height(0.3 - 1e-6)) / 2e-6, rel=1e-6)
 
 
@@ -86,7 +85,7 @@ def test_a_bare_state_starts_with_an_empty_window(cube):
     solver = cube.solver()
     state = fx.State(cube.model.reference, jnp.zeros(6), jnp.zeros(()))
     sim = fx.Simulator(cube.model, solver, dt=cube.dt)
-    bare = solver.step(cube.model, state, fx.Control(jnp.zeros(0), jnp.zeros(6), jnp.zeros((2, 6))), sim.dt)
+    bare = jax.jit(lambda s: solver.step(cube.model, s, as_control(cube.model, None), sim.dt))(state)
     assert np.abs(bare.q - sim.step(sim.reset()).q).max() < 1e-14
     assert disagreement(bare) > 0
     with pytest.raises(TypeError, match="only states of a NerdSolver"):
@@ -98,12 +97,7 @@ def test_it_says_what_it_is_not_for(cube):
         fx.Simulator(fx.load("cartpole"), cube.solver(), dt=cube.dt)
     solver = NerdSolver(cube.network, cube.frames, cube.dt)
     with pytest.raises(ValueError, match=r"steps by 0\.00675676 s and by nothing else"):
-        solver.step(
-            cube.model,
-            solver.init(cube.model, fx.State(cube.model.reference, jnp.zeros(6), jnp.zeros(()))),
-            None,
-            jnp.asarray(0.01),
-        )
+        solver.step(cube.model, fx.State(cube.model.reference, jnp.zeros(6), jnp.zeros(())), None, jnp.asarray(0.01))
     with pytest.raises(ValueError, match="multiple of twice the 4 heads"):
         Sizes(width=20, heads=4)
 
