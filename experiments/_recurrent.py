@@ -63,17 +63,21 @@ def train(
     adam = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(rates))
     memory = adam.init(eqx.filter(lstm, eqx.is_inexact_array))
 
-    def loss(lstm: Lstm, before: Array, markers: Array) -> Array:
-        seen = jax.vmap(lambda x: jax.vmap(project)(lstm(x, markers.shape[1] - 1)))(before)
-        return jnp.mean(jnp.sqrt(jnp.sum((seen - markers) ** 2, axis=-1) / 2 + 0.1))
+    frames = data[1].shape[1]
+
+    def loss(lstm: Lstm, before: Array, markers: Array, share: Any) -> Array:
+        seen = jax.vmap(lambda x: jax.vmap(project)(lstm(x, frames - 1)))(before)
+        distance = jnp.sqrt(jnp.sum((seen - markers) ** 2, axis=-1) / 2 + 0.1)
+        counts = jnp.arange(frames) < share * frames
+        return jnp.sum(jnp.mean(distance, axis=0) * counts) / jnp.sum(counts)
 
     @eqx.filter_jit
-    def block_of(lstm: Lstm, memory: Any, before: Array, markers: Array) -> tuple[Lstm, Any]:
+    def block_of(lstm: Lstm, memory: Any, before: Array, markers: Array, share: Any) -> tuple[Lstm, Any]:
         weights, static = eqx.partition(lstm, eqx.is_inexact_array)
 
         def once(carry: Any, data: Any) -> tuple[Any, None]:
             weights, memory = carry
-            gradient = jax.grad(lambda w: loss(eqx.combine(w, static), *data))(weights)
+            gradient = jax.grad(lambda w: loss(eqx.combine(w, static), *data, share))(weights)
             update, memory = adam.update(gradient, memory)
             return (optax.apply_updates(weights, update), memory), None
 
@@ -83,12 +87,10 @@ def train(
     judge = eqx.filter_jit(loss)
     rng = np.random.default_rng(seed)
     best, lowest, history = lstm, np.inf, []
-    whole = data[1].shape[1]
     for i in range(steps // block):
         rows = rng.integers(0, len(data[0]), (block, batch))
-        frames = min(whole, 1 + (whole - 1) * (1 + i) // 4) if i < 3 else whole
-        lstm, memory = block_of(lstm, memory, data[0][rows], data[1][rows][:, :, :frames])
-        history.append(float(judge(lstm, *judged)))
+        lstm, memory = block_of(lstm, memory, data[0][rows], data[1][rows], jnp.asarray(min(1.0, 0.25 * (i + 1))))
+        history.append(float(judge(lstm, *judged, 1.0)))
         if history[-1] < lowest:
             best, lowest = lstm, history[-1]
         if len(history) - 1 - int(np.argmin(history)) >= patience:
