@@ -47,6 +47,7 @@ def run(question: str, measure: Callable[[Any], Any], add: Callable[[argparse.Ar
     parser = argparse.ArgumentParser(description=question)
     parser.add_argument("--quick", action="store_true", help="a small version of the same, for a first look and for tests")
     parser.add_argument("--out", type=Path, default=Path("out") / name, metavar="FOLDER", help="where results are written")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="write the result there too")
     if add is not None:
         add(parser)
     options = parser.parse_args()
@@ -70,5 +71,6 @@ def run(question: str, measure: Callable[[Any], Any], add: Callable[[argparse.Ar
         "remarks": list(result.remarks),
     }
     _benchmarks.show(report)
-    (options.out / "result.json").write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
+    for path in filter(None, (options.out / "result.json", options.json)):
+        path.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     sys.exit(0 if options.quick or all(c.holds for c in result.checks) else 1)

@@ -15,7 +15,7 @@ import jax
 
 jax.config.update("jax_enable_x64", True)
 
-SLOW = ("test_benchmarks", "test_certificate", "test_ncp", "test_kernels", "test_demo", "test_docs")
+SLOW = ("test_experiments", "test_benchmarks", "test_certificate", "test_ncp", "test_kernels", "test_demo", "test_docs")
 
 
 def pytest_collection_modifyitems(items):

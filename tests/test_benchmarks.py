@@ -1,4 +1,4 @@
-"""Every benchmark and experiment has the one form: it runs with --quick and writes JSON that says what it found."""
+"""Every benchmark has the one form: it runs with --quick and writes JSON that says what it found. Experiments: tests/experiments."""
 
 import json
 import subprocess
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SCRIPTS = sorted(p for f in ("benchmarks", "experiments") for p in (ROOT / f).glob("*.py") if not p.name.startswith("_"))
+SCRIPTS = sorted(p for p in (ROOT / "benchmarks").glob("*.py") if not p.name.startswith("_"))
 
 
 @pytest.fixture
