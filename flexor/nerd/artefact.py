@@ -104,10 +104,9 @@ def load(name: str | os.PathLike[str], model: Model | None = None) -> Nerd:
     if isinstance(name, str) and not name.endswith(".safetensors"):
         if not bundled.is_file():
             folder = resources.files("flexor.nerd").joinpath("pretrained")
-            names = sorted(p.name.removesuffix(".safetensors") for p in folder.iterdir() if p.name.endswith(".safetensors"))
-            raise KeyError(
-                f"there is no pretrained solver '{name}'; there are {', '.join(names)}. A path ends in .safetensors."
-            )
+            files = [p.name for p in folder.iterdir()] if folder.is_dir() else []
+            names = ", ".join(sorted(n.removesuffix(".safetensors") for n in files if n.endswith(".safetensors"))) or "none"
+            raise KeyError(f"there is no pretrained solver '{name}' (there are {names}); a path ends in .safetensors.")
         with resources.as_file(bundled) as path:
             return Nerd.load(path, model)
     return Nerd.load(name, model)
