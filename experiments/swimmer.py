@@ -32,6 +32,7 @@ DT = 0.005
 MEDIA = {"water 5 °C": (1000.0, 0.001518), "water 25 °C": (997.0, 0.00089), "air 25 °C": (1.184, 0.00001849)}  # Table II
 ROBOTS = {"swimmer2": 18, "swimmer5": 14}  # and the width of the LSTM
 HEADLINE = ("swimmer2", "water 25 °C")
+GEAR = 0.2  # N m: torque of a motor at control 1
 FREE = 1.85  # rad: bends stay below, away from the stops at 1.9
 
 
@@ -152,19 +153,12 @@ def rolled(sim: fx.Simulator, q: Any, qd: Any, u: Any) -> tuple[Array, Array]:
     return jax.vmap(one)(q, qd, u)
 
 
-def magnitudes(sim: fx.Simulator, data: Data) -> tuple[tuple[float, float], float]:
-    """Angular and linear velocity of a link (rms), and the power that the vacuum model misses per link, from one-step errors."""
-    q, qd, u = (jnp.asarray(x) for x in data)
-
-    def seen(q: Array, qd: Array, after: Array, u: Array) -> tuple[Array, Array]:
-        t = sim.rollout(sim.reset(q, qd), u[None], record=("link.velocity",))
-        M = fx.dynamics.crba(sim.model, fx.dynamics.forward_kinematics(sim.model, q))
-        return t.taps["link.velocity"][0, 1:], jnp.abs(qd @ M @ (after - t.qd[1])) / DT
-
-    flat = [x.reshape(-1, x.shape[-1]) for x in (q[:, :-1], qd[:, :-1], qd[:, 1:], u)]
-    v, power = fx.simd.vmap(seen)(*flat)
-    rms = np.sqrt(np.mean(np.asarray(v).reshape(-1, 2, 3) ** 2, axis=0).sum(-1))
-    return (float(rms[0]), float(rms[1])), float(jnp.mean(power)) / v.shape[1]
+def typical(data: Data) -> tuple[tuple[float, float], float]:
+    """Angular velocity of the links and linear velocity of the first (rms), and the power of the motors per link."""
+    _, qd, u = data
+    turning, moving = np.cumsum(qd[..., 2:], axis=-1), qd[..., :2]
+    power = np.abs(GEAR * u * qd[:, :-1, 3:]).sum(-1).mean() / turning.shape[-1]
+    return (float(np.sqrt(np.mean(turning**2))), float(np.sqrt(np.mean(moving**2)))), float(power)
 
 
 class Hybrid:
@@ -189,29 +183,32 @@ class Hybrid:
 
         self.predict, self.cost = jax.jit(rollouts), jax.jit(jax.value_and_grad(cost))
 
-    def fit(self, data: Data, power: float, size: Size) -> tuple[Array, list[float]]:
-        """Weights trained through the rollouts, by Adam and then by L-BFGS, and the cost after each gradient.
+    def fit(self, data: Data, size: Size) -> tuple[Array, float, list[float]]:
+        """Weights trained through the rollouts, by Adam and then by L-BFGS; the power by which they count; the cost after
+        each gradient.
 
         The cost is that of the LSTM: squared errors of q and qd along the whole trajectory, each measured by its spread.
         """
-        given = (power, measured(data), *(jnp.asarray(x) for x in data))
+        given = (measured(data), *(jnp.asarray(x) for x in data))
+        # the fluid's power is to the motors' about as the error of the vacuum model, which a fresh network is, is to the motion
+        power = typical(data)[1] * float(np.sqrt(self.cost(self.start, 1.0, *given)[0]))
         adam = optax.adam(optax.cosine_decay_schedule(1e-2, size.adam, 0.02))
         x, memory, history = self.start, adam.init(self.start), []
         step = jax.jit(adam.update)
         for _ in range(size.adam):
-            value, gradient = self.cost(x, *given)
+            value, gradient = self.cost(x, power, *given)
             update, memory = step(gradient, memory)
             x = optax.apply_updates(x, update)
             history.append(float(value))
 
         def evaluated(x: np.ndarray) -> tuple[float, np.ndarray]:
-            value, gradient = self.cost(jnp.asarray(x), *given)
+            value, gradient = self.cost(jnp.asarray(x), power, *given)
             history.append(min(float(value), history[-1]))  # the line search's trials are no steps
             return float(value), np.asarray(gradient)
 
         options = {"maxiter": size.lbfgs, "maxcor": 30, "ftol": 1e-14, "gtol": 1e-14}
         best = minimize(evaluated, np.asarray(x), jac=True, method="L-BFGS-B", options=options)
-        return jnp.asarray(best.x), history
+        return jnp.asarray(best.x), power, history
 
 
 # the comparison
@@ -249,12 +246,11 @@ def compare(robot: str, size: Size) -> list[Outcome]:
             for m, (q, qd, u) in seen.items()}  # fmt: skip
     lstms, scales = train(list(seen.values()), (size.lstm_width or ROBOTS)[robot], size.horizons, size.epochs)
     count = sum(x.size for x in jax.tree.leaves(eqx.filter(lstms[0], eqx.is_inexact_array)))
-    sizes = {m: magnitudes(sim, d) for m, d in seen.items()}
-    hybrid, bare = Hybrid(sim, sizes[size.media[0]][0], size.width), jax.jit(partial(rolled, sim))
+    speed, _ = typical(seen[size.media[0]])
+    hybrid, bare = Hybrid(sim, speed, size.width), jax.jit(partial(rolled, sim))
     outcomes = []
     for medium, lstm, scale in zip(size.media, lstms, scales, strict=True):
-        _, power = sizes[medium]
-        weights, history = hybrid.fit(seen[medium], power, size)
+        weights, power, history = hybrid.fit(seen[medium], size)
         truth = swims(robot, medium, size.test_runs, size.test_steps, seed=2)
         start = (truth[0][:, 0], truth[1][:, 0], truth[2])
         predicted = {
