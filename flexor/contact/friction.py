@@ -22,9 +22,13 @@ class AbstractFriction(eqx.Module):
 
     def force(self, mu: Array, normal_force: Array, slip: Float[Array, "... 2"]) -> Float[Array, "... 2"]:
         """Force against the slip velocity: -coefficient(|v|) v/|v| times the normal force."""
+        return -self.drag(mu, normal_force, slip)[..., None] * slip
+
+    def drag(self, mu: Array, normal_force: Array, slip: Float[Array, "... 2"]) -> Float[Array, "..."]:
+        """Friction force over sliding speed, N s/m; at rest the slope of the law."""
         # |v| is rounded off below 1e-8 m/s, which keeps v/|v| differentiable and the slope at rest exact.
         speed = jnp.sqrt(jnp.sum(slip**2, axis=-1) + 1e-16)
-        return -(normal_force * self.coefficient(mu, speed) / speed)[..., None] * slip
+        return normal_force * self.coefficient(mu, speed) / speed
 
 
 class SmoothedCoulomb(AbstractFriction):

@@ -2,8 +2,8 @@
 
 The soft pairs act as forces f_s before the impulses are solved: u0 = qd + h A^-1 (f + J_s^T f_s), then u = u0 + A^-1 J^T x with
 the laws of `ncp.py` for the rest; A = M, or A = M + h D where the friction of the soft pairs is `implicit`. It is then taken at
-the end of the step as far as it opposes the slip v: it acts as -c v with c = -f_t . v / |v|^2, and D = sum_s J_t^T c J_t brings
-in the change of v (a linearly implicit step with the secant in place of the tangent; Vogel & Oman 1996 call it lagged
+the end of the step as far as it opposes the slip v: it acts as -c v with c = |f_t| / |v|, and D = sum_s J_t^T c J_t brings in
+the change of v (a linearly implicit step with the secant in place of the tangent; Vogel & Oman 1996 call it lagged
 diffusivity). Forces are unchanged where the motion is steady, and the step may be long: explicit friction asks for
 h < 2 m / slope (see `friction.py`), which in slow sliding is a small part of a millisecond.
 """
@@ -84,13 +84,13 @@ class Mixed(eqx.Module):
         zero = jnp.zeros(len(contacts), qd.dtype)
         fn_raw = zero.at[rows].set(self.penalty.normal_force(own, depth[rows], -velocity[:, 0]))
         fn = tap("contact.normal_force", fn_raw)[rows]
-        law = self.penalty.friction.force(own.friction, fn, velocity[:, 1:])
+        drag = self.penalty.friction.drag(own.friction, fn, velocity[:, 1:])
+        law = -drag[:, None] * velocity[:, 1:]
         ft_raw = jnp.zeros((len(contacts), 2), qd.dtype).at[rows].set(law)
         ft = tap("contact.friction_force", ft_raw)[rows]
         force = jnp.einsum("ck,ckd->d", jnp.concatenate([fn[:, None], ft], axis=1), J[rows])
-        damping = (
-            _secant(velocity[:, 1:], law, ft, J[rows, 1:]) if self.implicit else jnp.zeros((len(qd), len(qd)), qd.dtype)
-        )
+        none = jnp.zeros((len(qd), len(qd)), qd.dtype)
+        damping = _secant(drag, law, ft, J[rows, 1:]) if self.implicit else none
         return contacts, Soft(force, damping, all_velocity, jnp.concatenate([fn_raw[:, None], ft_raw], axis=1))
 
     def resolve(
@@ -120,12 +120,10 @@ def _take(contacts: Contacts, rows: np.ndarray) -> Contacts:
     return Contacts(point_a, point_b, normal, distance, pairs, bodies, pair, tuple(contacts.frictional[i] for i in rows))
 
 
-def _secant(slip: Array, law: Array, force: Array, J: Float[Array, "n 2 nv"]) -> Float[Array, "nv nv"]:
-    """D = sum J_t^T c J_t, c = -f . v / |v|^2: the larger of the law's own and the listener's, and never negative."""
-    square = jnp.sum(slip**2, axis=-1) + 1e-16
-    own, changed = (-jnp.sum(f * slip, axis=-1) / square for f in (law, force))
-    c = jnp.maximum(jnp.maximum(own, changed), 0.0)
-    return jnp.einsum("c,cki,ckj->ij", c, J, J)
+def _secant(drag: Array, law: Array, force: Array, J: Float[Array, "n 2 nv"]) -> Float[Array, "nv nv"]:
+    """D = sum J_t^T c J_t, c the law's force over the sliding speed, or that of what a listener made of it where that is more."""
+    more = jnp.sum(force * law, axis=-1) / (jnp.sum(law**2, axis=-1) + 1e-12)
+    return jnp.einsum("c,cki,ckj->ij", drag * jnp.maximum(more, 1.0), J, J)
 
 
 def _among(rows: np.ndarray, soft: Soft) -> Callable[[str, Array], Array]:

@@ -64,7 +64,7 @@ def test_soft_pairs_out_of_reach_leave_the_ncp():
 def test_taps_keep_all_rows_and_soft_friction_is_changed_before_the_ncp():
     sim = _push()
     state = sim.rollout(_start(sim), steps=300).final
-    free, heard = collect(sim.step)(state)
+    free, heard = jax.jit(collect(sim.step))(state)
     names = [sim.model.topology.pairs[p].name for p in fx.contact.detect(
         sim.model, fx.dynamics.forward_kinematics(sim.model, state.q)).pair]  # fmt: skip
     tip = names.index("tip~puck")
@@ -81,7 +81,7 @@ def test_taps_keep_all_rows_and_soft_friction_is_changed_before_the_ncp():
         with listen(slippery):
             return sim.step(state)
 
-    changed, after = collect(step)(state)
+    changed, after = jax.jit(collect(step))(state)
     half = np.asarray(heard["contact.friction_force"]) * np.where(np.arange(3) == tip, 1.0, 0.5)[:, None]
     soft = np.arange(3) != tip
     assert np.asarray(after["contact.friction_force"])[soft] == pytest.approx(half[soft])

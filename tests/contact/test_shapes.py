@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import flexor as fx
+from flexor.contact.shapes import Placed, sphere_prism
 
 SHAPES = {
     "plane": 'type="plane" size="5 5 1"',
@@ -128,3 +129,18 @@ def test_a_standing_cylinder_and_a_lying_capsule_have_enough_support():
     contacts = fx.contact.detect(model, fx.dynamics.forward_kinematics(model, turned))
     assert np.asarray(contacts.distance) == pytest.approx([0, 0], abs=1e-9)
     assert sorted(np.asarray(contacts.point_b)[:, 0]) == pytest.approx([-0.25, 0.3], abs=1e-9)
+
+
+def test_ball_in_the_notch_of_a_prism_that_is_not_convex():
+    """An arrow head: in the notch the nearest edge is one of the two inner ones, at its perpendicular distance."""
+    arrow = np.array([[0.0, 0.1], [-0.3, -0.3], [0.0, -0.1], [0.3, -0.3]])
+    vertices = jnp.asarray(np.concatenate([np.column_stack([arrow, np.full(4, z)]) for z in (-0.1, 0.1)]))
+    prism = Placed(jnp.zeros(3), jnp.eye(3), jnp.zeros(3), vertices)
+    edge = arrow[3] - arrow[2]
+    normal = np.array([edge[1], -edge[0]]) / np.linalg.norm(edge) * -1  # into the notch: away from the solid
+    normal = normal if normal[1] < 0 else -normal
+    for height, inside in ((0.05, False), (-0.02, True)):
+        at = arrow[2] + 0.5 * edge + height * normal
+        touch = sphere_prism(Placed(jnp.array([*at, 0.0]), jnp.eye(3), jnp.array([0.01, 0.0, 0.0])), prism)
+        assert touch.distance[0] == pytest.approx(height - 0.01, abs=1e-12), inside
+        assert np.asarray(touch.normal[0]) == pytest.approx([*-normal, 0.0], abs=1e-12)

@@ -1,0 +1,209 @@
+"""The simulator of the pushes, analytic and augmented: its parameters, its networks, how both are fitted, and its file."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from _pushing import GRAVITY, GRID, SINK, Frames, Shape, Support, Table, loads, scene, shaped, solver, starts, support
+from jaxtyping import Array, Float
+
+import flexor as fx
+
+STEPS = 40
+POSITION, ANGLE = 4e-3, 0.06  # m and rad that count alike
+
+
+class Parameters(NamedTuple):
+    """What is tuned: the tip's friction coefficient, how far out the weight rests (see `loads`), and where its middle lies from
+    the centroid, in units of `GRID`.
+
+    The ground's own coefficient cannot be seen: the tip's way is given, and slow sliding depends on ratios of forces alone.
+    """
+
+    tip: Array
+    spread: Array
+    middle: Float[Array, "2"]
+
+    @staticmethod
+    def of(tip: Any = 0.25, spread: Any = 0.0, middle: Any = (0.0, 0.0)) -> "Parameters":
+        return Parameters(*(jnp.asarray(x, jnp.float32) for x in (tip, spread, middle)))
+
+
+class Object(NamedTuple):
+    """An object as the simulator needs it."""
+
+    model: fx.Model
+    support: Support
+    mass: Array
+
+
+def objects(shapes: dict[str, Shape]) -> dict[str, Object]:
+    """The scene with the numbers of every shape."""
+    base = scene(shapes.values())
+    count = len(base.topology.pairs) - 1
+    return {n: Object(shaped(base, s), support(s, count), jnp.asarray(s.mass, jnp.float32)) for n, s in shapes.items()}
+
+
+INPUTS = (
+    "joint.q[x]", "joint.q[y]", "joint.q[yaw]", "joint.qd[x]", "joint.qd[y]", "joint.qd[yaw]", "contact.relative_velocity",
+    "contact.local_point", "contact.normal[tip~slider]", "contact.local_normal[tip~slider]", "contact.depth[tip~slider]",
+)  # fmt: skip
+SCALES = {
+    "joint.q[x]": 0.1, "joint.q[y]": 0.1, "joint.qd[x]": 0.01, "joint.qd[y]": 0.01, "joint.qd[yaw]": 0.1,
+    "contact.relative_velocity": 0.01, "contact.local_point": 0.05, "contact.depth[tip~slider]": 0.01,
+}  # fmt: skip
+
+
+def blueprint(width: int = 16, depth: int = 2) -> fx.Blueprint:
+    """The friction of every point of the ground is scaled by one network, whose inputs are the object's pose and velocity, the
+    point's own place and velocity, and normal and depth of the tip's contact."""
+    net = fx.nets.MLP(width=width, depth=depth, activation="tanh")
+    return fx.Blueprint().add(
+        "contact.friction_force[floor~*]", inputs=INPUTS, net=net, mode=fx.Scale(), over=fx.Shared(), scales=SCALES
+    )
+
+
+def simulator(body: Object, parameters: Parameters, augmentation: fx.Augmentation | None, dt: Array) -> fx.Simulator:
+    """The simulator of one object on one surface."""
+    middle = body.support.centroid + GRID * parameters.middle
+    weight = body.mass * GRAVITY * loads(body.support._replace(centroid=middle), parameters.spread)
+    pairs = body.model.topology.pairs
+    ground = np.array([i for i, p in enumerate(pairs) if p.name.startswith("floor~")])
+    tip = next(i for i, p in enumerate(pairs) if p.name == "tip~slider")
+    stiffness = body.model.pairs.stiffness.at[ground].set(weight / SINK**1.5)
+    friction = body.model.pairs.friction.at[tip].set(parameters.tip)
+    model = eqx.tree_at(lambda m: (m.pairs.stiffness, m.pairs.friction), body.model, (stiffness, friction))
+    physics = solver() if augmentation is None else fx.HybridSolver(solver(), augmentation)
+    return fx.Simulator(model, physics, dt=dt)
+
+
+def path(body: Object, parameters: Parameters, net: Any, q: Array, qd: Array, dt: Array, steps: int = STEPS) -> Array:
+    """Coordinates along pushes, (push, steps + 1, 5)."""
+    sim = simulator(body, parameters, net, dt)
+    return jax.vmap(lambda q, qd: sim.rollout(sim.reset(q, qd), steps=steps).q)(q, qd)
+
+
+class Batch(NamedTuple):
+    """Pushes of one object: coordinates at the start, pose of the outline at the end, time step."""
+
+    q: Array
+    qd: Array
+    end: Array
+    dt: Array
+
+
+def batch(table: Table, frames: Frames, rows: np.ndarray | None = None) -> Batch:
+    """A table, or some of its pushes, for the simulator."""
+    table = table if rows is None else table.take(rows)
+    q, qd = starts(table, frames)
+    duration = np.linalg.norm(table.tip_after - table.tip_before, axis=1).mean() / table.speed
+    end = frames.true(table, table.after).astype(np.float32)
+    return Batch(jnp.asarray(q), jnp.asarray(qd), jnp.asarray(end), jnp.asarray(duration / STEPS, jnp.float32))
+
+
+def cost(body: Object, parameters: Parameters, net: Any, batch: Batch) -> Float[Array, ""]:
+    """Mean of distance and angle between predicted and true end poses, in units of `POSITION` and `ANGLE`, rounded off near
+    zero."""
+    end = path(body, parameters, net, batch.q, batch.qd, batch.dt)[:, -1, 2:]
+    away = end - batch.end
+    turn = jnp.arctan2(jnp.sin(away[:, 2]), jnp.cos(away[:, 2]))
+    distance = jnp.sqrt(jnp.sum(away[:, :2] ** 2, axis=1) + (0.1 * POSITION) ** 2)
+    return jnp.mean(distance / POSITION + jnp.sqrt(turn**2 + (0.1 * ANGLE) ** 2) / ANGLE)
+
+
+@eqx.filter_jit
+def _parameter_gradient(parameters: Parameters, body: Object, batch: Batch) -> tuple[Array, Parameters]:
+    return jax.value_and_grad(lambda p: cost(body, p, None, batch))(parameters)
+
+
+@eqx.filter_jit
+def _network_gradient(net: fx.Augmentation, parameters: Parameters, body: Object, batch: Batch) -> tuple[Array, Any]:
+    return eqx.filter_value_and_grad(lambda n: cost(body, parameters, n, batch))(net)
+
+
+@eqx.filter_jit
+def ends(body: Object, parameters: Parameters, net: Any, batch: Batch) -> Float[Array, "push 3"]:
+    """Poses of the outline at the end of pushes."""
+    return path(body, parameters, net, batch.q, batch.qd, batch.dt)[:, -1, 2:]
+
+
+class Training(NamedTuple):
+    """Adam with a rate that falls along half a cosine; `pull` draws the weights towards those they started from."""
+
+    steps: int
+    rate: float
+    size: int = 64
+    pull: float = 0.0
+    seed: int = 0
+
+
+def descend(
+    start: Any,
+    gradient: Callable[..., Any],
+    tables: Sequence[Table],
+    how: Training,
+    frames: Frames,
+    bodies: dict[str, Object],
+) -> Any:
+    """The tree after stochastic gradient descent; a step takes pushes of one table, each table as often as it has pushes."""
+    rng = np.random.default_rng(how.seed)
+    adam = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(optax.cosine_decay_schedule(how.rate, how.steps, 0.02)))
+    first = weights = eqx.filter(start, eqx.is_inexact_array)
+    state = adam.init(weights)
+    chance = np.array([len(t) for t in tables]) / sum(len(t) for t in tables)
+    for _ in range(how.steps):
+        table = tables[rng.choice(len(tables), p=chance)]
+        some = batch(table, frames, rng.choice(len(table), how.size, replace=len(table) < how.size))
+        _, slope = gradient(eqx.combine(weights, start), bodies[table.shape], some)
+        slope = jax.tree.map(
+            lambda g, w, w0: g + how.pull * (w - w0), eqx.filter(slope, eqx.is_inexact_array), weights, first
+        )
+        change, state = adam.update(slope, state)
+        weights = optax.apply_updates(weights, change)
+    return eqx.combine(weights, start)
+
+
+def tune(
+    start: Parameters,
+    tables: Sequence[Table],
+    frames: Frames,
+    bodies: dict[str, Object],
+    how: Training,
+    *,
+    middle: bool | None = None,
+) -> Parameters:
+    """Parameters by gradient: of a surface, or of an object on it. Several objects have no `middle` in common."""
+    alone = len({t.shape for t in tables}) == 1 if middle is None else middle
+
+    def gradient(p: Parameters, body: Object, some: Batch) -> tuple[Array, Parameters]:
+        value, slope = _parameter_gradient(p, body, some)
+        return value, slope if alone else slope._replace(middle=0 * slope.middle)
+
+    return descend(start, gradient, tables, how, frames, bodies)
+
+
+def learn(
+    net: fx.Augmentation,
+    parameters: Callable[[str], Parameters],
+    tables: Sequence[Table],
+    frames: Frames,
+    bodies: dict[str, Object],
+    how: Training,
+) -> fx.Augmentation:
+    """The networks after training through the simulator, with the parameters of each shape."""
+
+    def gradient(n: fx.Augmentation, body: Object, some: Batch) -> Any:
+        name = next(k for k, b in bodies.items() if b is body)
+        return _network_gradient(n, parameters(name), body, some)
+
+    return descend(net, gradient, tables, how, frames, bodies)
+
+
+def predict(table: Table, frames: Frames, bodies: dict[str, Object], parameters: Parameters, net: Any) -> np.ndarray:
+    """End poses of all pushes of a table, as the motion capture would report them."""
+    end = ends(bodies[table.shape], parameters, net, batch(table, frames))
+    return frames.measured(table, np.asarray(end, float))
