@@ -261,11 +261,9 @@ def _result(
             z, d, outcome = _polish(problem, z, d, outcome)
         normal = state.normal if isinstance(state, Point) else program(problem, Problem.normal)(z, d)
     after, remarks = _judge(problem, z, normal)
-    residuals = program(problem, Problem.residuals)
     if problem.k and problem.held_out.any():
         d, normal = program(problem, settle)(z, d), None
-    old = residuals(start, zero, problem.segments)
-    new = residuals(z, d, problem.segments) if normal is None else normal.r
+    old, new = program(problem, _errors_at)(jnp.stack([start, z]), jnp.stack([zero, d]))
     trains, apart = ~problem.held_out, problem.held_out
     if not apart.any():
         remarks.append("nothing was held out: give several runs, a horizon, or `held_out` logs for an error on unseen data")
@@ -278,6 +276,11 @@ def _result(
         outcome.ok, outcome.message, history, errors["old", "train"], errors["new", "train"], errors["new", "apart"],
         errors["old", "apart"], after, _curves(problem, old, new, columns, names), remarks,
     )  # fmt: skip
+
+
+def _errors_at(problem: Problem, z: Any, d: Any) -> Any:
+    """Weighted errors at several points; in the form of a ladder's, whose kernel exists."""
+    return jax.vmap(lambda z, d: problem.residuals(z, d, problem.segments))(z, d)
 
 
 def _numbers(named: Mapping[str, Any]) -> dict[str, np.ndarray]:

@@ -123,7 +123,7 @@ def _second_moments(z: Array, size: Array) -> Array:
 def _positive(name: str, x: np.ndarray, typical: float) -> Chart:
     if np.any(x < 0):
         raise ValueError(f"'{name}' starts at {x}, but it cannot be negative.")
-    size = np.where(x > SMALLEST * typical, x, typical)
+    size = np.where(x > 0, np.maximum(x, SMALLEST * typical), typical)  # what starts at zero says nothing of its size
     share = np.where(x > 0, x / size, SMALLEST)  # zero itself has no place in the chart
     start = np.log(np.expm1(share)).ravel()
     return Chart(name, x.size, start, _grown, (size,), True, positive=True, unit=size.ravel())
@@ -200,9 +200,18 @@ class Coordinates:
         return replace(model, values)
 
     def values(self, z: Float[Array, " n"]) -> dict[str, Array]:
-        """The parameters at z, by name."""
+        """The parameters at z, by name. Charts of one law are computed together: many free parameters make small programs."""
         edges = np.cumsum([0, *(c.size for c in self.charts)])
-        return {c.name: c.value(z[a:b]) for c, a, b in zip(self.charts, edges[:-1], edges[1:], strict=True)}
+        kinds: dict[Any, list[int]] = {}
+        for i, c in enumerate(self.charts):
+            kinds.setdefault((c.law, c.size, tuple(np.shape(x) for x in c.numbers)), []).append(i)
+        found: dict[int, Array] = {}
+        for (law, size, _), members in kinds.items():
+            numbers = zip(*(self.charts[i].numbers for i in members), strict=True)
+            stacked = [jnp.stack([jnp.asarray(x, z.dtype) for x in column]) for column in numbers]
+            own = z[edges[members][:, None] + np.arange(size)]
+            found.update(zip(members, jax.vmap(law)(own, *stacked), strict=True))
+        return {c.name: found[i] for i, c in enumerate(self.charts)}
 
     def apply(self, model: Model, z: Float[Array, " n"]) -> tuple[Model, dict[str, Array]]:
         """The model with its free parameters at z, and `extra` with those of its own."""

@@ -48,6 +48,7 @@ def replace(model: Model, values: Mapping[str, Any]) -> Model:
     Raises for a pattern that matches nothing, a wrong shape, and concrete values that no body can have.
     """
     entries = list(_entries(model))
+    rows: dict[tuple[str, str], dict[int, Array]] = {}
     for pattern, value in values.items():
         value = jnp.asarray(value, model.dtype)
         hits = [e for e in entries if fnmatchcase(e[0], pattern)]
@@ -56,12 +57,14 @@ def replace(model: Model, values: Mapping[str, Any]) -> Model:
         elif not hits:
             raise KeyError(f"no parameter of '{model.topology.name}' matches '{pattern}'; `parameters(model)` lists them.")
         for name, group, field, i in hits:
-            table = getattr(getattr(model, group), field)
-            if value.shape not in ((), table.shape[1:]):
-                raise ValueError(f"'{name}' must have shape {table.shape[1:]}, got {value.shape}.")
+            shape = getattr(getattr(model, group), field).shape[1:]
+            if value.shape not in ((), shape):
+                raise ValueError(f"'{name}' must have shape {shape}, got {value.shape}.")
             _check_value(name, field, value)
-            new = table.at[i].set(value)
-            model = eqx.tree_at(_leaf(group, field), model, new)
+            rows.setdefault((group, field), {})[i] = jnp.broadcast_to(value, shape)
+    for (group, field), new in rows.items():  # a table at once: many free parameters make small programs
+        table = getattr(getattr(model, group), field)
+        model = eqx.tree_at(_leaf(group, field), model, table.at[np.array(list(new))].set(jnp.stack(list(new.values()))))
     return _with_rows(model)
 
 
