@@ -1,5 +1,6 @@
 """What a network reads and writes, with numbers worked out by hand."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -7,6 +8,8 @@ import pytest
 
 import flexor as fx
 from flexor.augment import input_groups, input_weights, map_input_weights
+from flexor.augment.layout import contact_names
+from flexor.contact.detect import candidates
 from tests.augment.scenes import BALLS, BIPED, ask, augmented, numbers, randomised, simulator
 
 LINEAR = fx.nets.MLP(depth=0)
@@ -121,6 +124,15 @@ def test_bodies_and_contacts_are_rows():
     )  # fmt: skip
     result = [w[0] @ [depth[k], *normal[k], qd[0]] + b[0] if normal_force[k] > 0 else np.zeros(2) for k in range(8)]
     np.testing.assert_allclose(found, 1 + np.array(result), rtol=1e-13)  # nothing where bodies do not touch
+
+
+@pytest.mark.parametrize("robot", ["cube", "ant", "pusher"])
+def test_contacts_are_named_in_the_order_of_detection(robot):
+    model = fx.load(robot)
+    kin = fx.dynamics.forward_kinematics
+    found = eqx.filter_eval_shape(lambda m: fx.contact.detect(m, kin(m, m.reference)), model)
+    assert candidates(model.topology) == found.pair
+    assert len(contact_names(model.topology)) == len(set(contact_names(model.topology))) == len(found)
 
 
 def test_patterns_stand_for_what_is_computed_before(pendulum):
