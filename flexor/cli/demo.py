@@ -1,4 +1,4 @@
-"""`flexor demo`: two robots, both contact models, MuJoCo beside them, certified gradients, one page to look at."""
+"""`flexor demo`: robots beside MuJoCo, an identification from a recording, certified gradients, one page to look at."""
 
 import time
 from multiprocessing import get_context
@@ -16,9 +16,10 @@ def demo(
     report: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),
     quick: Annotated[bool, typer.Option("--quick", help="Shorter runs, and no certificate.")] = False,
 ) -> None:
-    """Simulate two robots beside MuJoCo, certify the gradients, and write report.html (a minute or two)."""
+    """Simulate robots beside MuJoCo, identify one from a recording, certify gradients, write report.html (a minute or two)."""
     use_float64()
     from flexor.cli.demo_page import page
+    from flexor.cli.demo_pendulum import chapter
     from flexor.cli.demo_runs import drop, fall_checks, rest_checks, swing, swing_checks
     from flexor.robots.load import load
 
@@ -34,12 +35,13 @@ def demo(
         promise = None if quick else pool.apply_async(certify_cube)
         swings = swing(load("double_pendulum"), 0.5 if quick else 3.0, tell)
         dropped = drop(load("quadruped"), 0.6 if quick else 2.0, tell)
+        identified = chapter(quick, tell)
         checks = [*swing_checks(swings), *fall_checks(dropped), *(() if quick else rest_checks(dropped))]
         tell("certifying the gradients of the cube")
         certificate = None if promise is None else promise.get(timeout=1800)
         tell("writing the page")
-        page(swings, dropped.runs, checks, certificate, time.perf_counter() - start).save(report)
-    _print(checks, certificate, report, time.perf_counter() - start)
+        page(swings, dropped.runs, checks, identified, certificate, time.perf_counter() - start).save(report)
+    _print(checks, identified, certificate, report, time.perf_counter() - start)
     if not all(c.holds for c in checks) or (certificate is not None and not certificate.ok):
         raise typer.Exit(1)
 
@@ -53,10 +55,14 @@ def certify_cube() -> Any:
     return certify(load("cube"))
 
 
-def _print(checks: Any, certificate: Any, report: Path, seconds: float) -> None:
+def _print(checks: Any, identified: Any, certificate: Any, report: Path, seconds: float) -> None:
     out = console.out()
     rows = [[c.what, c.value, c.target, c.holds] for c in checks]
     out.print(console.table("Agreement with MuJoCo", ["difference", ">value", ">at most", ""], rows), "")
+    after = identified.horizon
+    rows = [[label, float(error[-1])] for label, error in identified.errors.items()]
+    title = f"Double pendulum from {'a real' if identified.real else 'a synthetic'} recording: unseen motion"
+    out.print(console.table(title, ["simulator", f">median error after {after:.2g} s (rad)"], rows), "")
     if certificate is not None:
         out.print(f"Gradients against finite differences and closed forms: {verdict(certificate)}", "")
     out.print(f"[bold]Report[/] (open it in a browser): {report.resolve()}", soft_wrap=True)
@@ -65,3 +71,4 @@ def _print(checks: Any, certificate: Any, report: Path, seconds: float) -> None:
     out.print("      flexor simulate quadruped --keyframe stand --html quadruped.html")
     out.print("      flexor simulate YOUR_ROBOT.urdf --floating --ground")
     out.print("      flexor certify cube")
+    out.print("      flexor identify YOUR_CONFIG.toml   (docs/identify.md)")
