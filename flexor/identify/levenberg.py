@@ -126,10 +126,8 @@ def _slopes(problem: Problem, z: Array) -> Array:
 
 def _at_bound(problem: Problem, z: Array, g: Array) -> Array:
     """Numbers at a bound that the gradient pushes outwards."""
-    near = FAR - 0.1
-    return (problem.bounded & (((z < -near) & (g > 0)) | ((z > near) & (g < 0)))) | (
-        problem.positive & (z < -near) & (g > 0)
-    )
+    low, high = (z < 0.1 - FAR) & (g > 0), (z > FAR - 0.1) & (g < 0)
+    return jnp.where(problem.bounded, low | high, jnp.where(problem.positive, low, False))
 
 
 def _moved(problem: Problem, z: Array, dz: Array) -> Array:

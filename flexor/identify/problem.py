@@ -175,28 +175,32 @@ class Problem:
     def normal(self, z: Array, d: Array) -> Normal:
         """J^T J and J^T r, by forward mode: a column of the Jacobian is a lane."""
 
-        def one(d: Array, segment: Segments) -> tuple[Array, Array]:
-            def flat(x: Array) -> tuple[Array, Array]:
-                r = self.residual(x[: self.p], x[self.p :], segment)
-                return r.ravel(), r
+        def one(d: Array, segment: Segments) -> Array:
+            def flat(x: Array) -> Array:
+                return self.residual(x[: self.p], x[self.p :], segment).ravel()
 
-            return jax.jacfwd(flat, has_aux=True)(jnp.concatenate([z, d]))[::-1]
+            return jax.jacfwd(flat)(jnp.concatenate([z, d]))
 
-        full, J = jax.vmap(one)(d, self.segments)
-        trains = jnp.asarray(~self.held_out)
-        own = full.reshape(len(d), -1)
+        # held-out segments need derivatives only where their starts are free
+        rows = np.arange(len(d)) if self.k else np.flatnonzero(~self.held_out)
+        full = self.residuals(z, d, self.segments)
+        own, trains = full.reshape(len(d), -1)[rows], jnp.asarray(~self.held_out[rows])
+        J = jax.vmap(one)(d[rows], self.segments.take(rows))
         Jz, Jd = jnp.where(trains[:, None, None], J[..., : self.p], 0.0), J[..., self.p :]
         r = jnp.where(trains[:, None], own, 0.0)  # not by a product: a held-out segment may leave the finite numbers
         prior = jnp.zeros(self.p) if self.prior is None else jnp.asarray(self.prior)
-        ridge = START_RIDGE * jnp.sum(jnp.where(trains, jnp.sum(d**2, axis=1), 0.0))
+        ridge = START_RIDGE * jnp.sum(jnp.where(trains, jnp.sum(d[rows] ** 2, axis=1), 0.0))
+        blocks = (
+            jnp.einsum("snp,snk->spk", Jz, jnp.where(trains[:, None, None], Jd, 0.0)),
+            jnp.einsum("snk,snl->skl", Jd, Jd) + START_RIDGE * jnp.eye(self.k),
+            jnp.einsum("snk,sn->sk", Jd, own) + START_RIDGE * d[rows],
+        )
         return Normal(
             0.5 * (jnp.sum(r**2) + ridge) + self.log_prior(z),
             full,
             jnp.einsum("snp,snq->pq", Jz, Jz) + jnp.diag(prior),
             jnp.einsum("snp,sn->p", Jz, r) + prior * (z - self.start),
-            jnp.einsum("snp,snk->spk", Jz, jnp.where(trains[:, None, None], Jd, 0.0)),
-            jnp.einsum("snk,snl->skl", Jd, Jd) + START_RIDGE * jnp.eye(self.k),
-            jnp.einsum("snk,sn->sk", Jd, own) + START_RIDGE * d,
+            *(x if self.k else jnp.zeros((len(d), *x.shape[1:])) for x in blocks),
         )
 
 
