@@ -1,8 +1,8 @@
 """The arm of `identification.py`: a Panda of unknown inertial parameters and friction, driven along exciting motions by MuJoCo.
 
-The hand and the closed fingers are part of the last link. A body has the ten numbers of `mujoco.sysid` (theta): half the logarithm of
-its mass, three logarithms and three shears of the upper Cholesky factor of its second moments over its mass, and its centre of mass.
-With damping and dry friction of every joint these are 12 numbers for each of the joints.
+The hand and the closed fingers are part of the last link. A body has the ten numbers of `mujoco.sysid` (theta): half the
+logarithm of its mass, three logarithms and three shears of the upper Cholesky factor of its second moments over its mass, and its
+centre of mass. With damping and dry friction of every joint these are 12 numbers for each of the joints.
 """
 
 import tempfile
@@ -24,7 +24,11 @@ from flexor.solvers.mujoco import mujoco_model
 DT = 0.002
 ENCODER, TORQUE = 1e-4, 0.05  # standard deviations of the noise: rad, N m
 ARMATURE = 0.1  # kg m^2, the reflected inertia of the rotors; known
-STEPS, MARGIN, WINDOW = 100, 30, 61  # of a segment; left out at both ends of a recording; of the filter that gives the starts
+STEPS, MARGIN, WINDOW = (
+    100,
+    30,
+    61,
+)  # of a segment; left out at both ends of a recording; of the filter that gives the starts
 MASS, STRETCH, SHEAR, COM = 0.5 * np.log(2), 0.5 * np.log(2), 0.3, 0.05  # half widths of the bounds
 DAMPING, FRICTION = 2.0, 1.5  # largest values; the smallest are zero
 INSIDE = 0.6  # share of the bounds in which the truth lies

@@ -1,5 +1,6 @@
 """The peers of `identification.py`: `mujoco.sysid` and CMA-ES, until they reach an error, or a time is over."""
 
+import contextlib
 import copy
 import io
 import time
@@ -47,7 +48,12 @@ def by_sysid(nominal: fx.Model, case: Case, target: float, limit: float) -> Reac
     def residual(x: np.ndarray, params: ParameterDict, **_: Any) -> Any:
         columns = 1 if x.ndim == 1 else x.shape[1]
         r = sysid.model_residual(
-            x.reshape(len(x), columns), params, lambda p: _sysid_model(base, p), measured, _plain_residual, resample_true=False
+            x.reshape(len(x), columns),
+            params,
+            lambda p: _sysid_model(base, p),
+            measured,
+            _plain_residual,
+            resample_true=False,
         )[0]
         r = r.reshape(len(r), columns, len(measured)).transpose(2, 0, 1).reshape(-1, columns)
         return [r[:, 0] if x.ndim == 1 else r], None, None
@@ -64,12 +70,10 @@ def by_sysid(nominal: fx.Model, case: Case, target: float, limit: float) -> Reac
         if best <= target or now - begun - apart > limit:
             raise Stop
 
-    try:
+    with contextlib.suppress(Stop):
         sysid.optimize(
             parameters, residual, verbose=False, output=io.StringIO(), iter_callback=judge, x_scale="jac", max_iters=1000
         )
-    except Stop:
-        pass
     return Reached(time.perf_counter() - begun - apart, 0.0, best <= target, best, count)
 
 

@@ -1,9 +1,9 @@
 """All inertial parameters, damping and dry friction of a 7-dof arm from noisy encoders and torques, beginning at the bounds.
 
-MuJoCo plays the robot. `fx.identify`, `mujoco.sysid` and CMA-ES minimise the same loss over the same segments: squared errors of the
-positions, each segment simulated from its filtered start. Success: the error on held-out runs is at most `WITHIN` times that of the
-true parameters in MuJoCo itself. flexor's time is that of whole calls, which end by themselves and include the held-out error and the
-posterior; the peers' runs until they first reach the error of success. Everything compiles within the measured time.
+MuJoCo plays the robot. `fx.identify`, `mujoco.sysid` and CMA-ES minimise the same loss over the same segments: squared errors of
+the positions, each segment simulated from its filtered start. Success: the error on held-out runs is at most `WITHIN` times that
+of the true parameters in MuJoCo itself. flexor's time is that of whole calls, which end by themselves and include the held-out
+error and the posterior; the peers' until they first reach the error of success. Everything compiles within the measured time.
 """
 
 import os
@@ -55,7 +55,9 @@ def measure(quick: bool) -> Result:
     evolution = Evolution(nominal, SOLVER, DT)
     cma = [evolution.run(x, WITHIN * x.true_error, limit) for x in cases[:peers]]
     named = {"flexor": own, "mujoco.sysid": sysid, "CMA-ES": cma}
-    rows = [_row(name, r, cases, mean, first - later if name == "flexor" else r[0].compile_seconds) for name, r in named.items()]
+    rows = [
+        _row(name, r, cases, mean, first - later if name == "flexor" else r[0].compile_seconds) for name, r in named.items()
+    ]
     success = float(np.mean([r.reached for r in own]))
     checks = [Check(f"{joints} joints: share of {seeds} seeds that succeed", success, ">= 0.95", success >= 0.95)]
     for name, runs in (("mujoco.sysid", sysid), ("CMA-ES", cma)):
@@ -64,8 +66,9 @@ def measure(quick: bool) -> Result:
     cold = float(np.mean([r.seconds for r in sysid])) / first
     remarks = [
         f"{12 * joints} free numbers, {segments} segments; success: held-out error at most {WITHIN} times that of the truth.",
-        f"flexor's compilation is spread over its {seeds} fits, as it happened; the first fit, with all of it, took {first:.1f} s: "
-        f"mujoco.sysid takes {cold:.1f} times that. A peer that was stopped after {limit:.0f} s would take longer.",
+        f"flexor's compilation is spread over its {seeds} fits, as it happened; the first fit, with all of it, took "
+        f"{first:.1f} s: mujoco.sysid takes {cold:.1f} times that.",
+        f"A peer that was stopped after {limit:.0f} s would take longer.",
         *unknown,
     ]
     return Result(rows, checks if not quick else checks[:1], remarks)

@@ -5,8 +5,8 @@
     if __name__ == "__main__":
         run("question it answers", measure)
 
-Prints a table, writes `result.json` and the figures into `--out` (by default out/<name>), and leaves with status 1 when a check does
-not hold, with 2 when a recording is missing.
+Prints a table, writes `result.json` and the figures into `--out` (by default out/<name>), and leaves with status 1 when a check
+does not hold, with 2 when a recording is missing.
 """
 
 import argparse

@@ -78,10 +78,10 @@ def measure(options: Any) -> Result:
     began = time.perf_counter()
     state = jax.vmap(lambda z, key: search.init(task, z, key))(z, keys)
     step = jax.jit(jax.vmap(lambda s: search.step(task, s)))
-    for rounds in range(1, search.rounds + 1):
-        state = step(state)
-        if np.all(2 * np.asarray(state.cost) / task.count < search.enough):  # every start has met the data to their noise
-            break
+    rounds, solved = 0, False
+    while rounds < search.rounds and not solved:
+        state, rounds = step(state), rounds + 1
+        solved = np.all(2 * np.asarray(state.cost) / task.count < search.enough)  # every start met the noise
     hopping = lengths(state.z)
     hopping_seconds = time.perf_counter() - began
     rows = []
@@ -90,8 +90,10 @@ def measure(options: Any) -> Result:
         ("basin hopping", hopping, hopping_seconds),
     ):
         error = np.linalg.norm(found - TRUTH, axis=1)
-        rows.append({"search": name, "starts": len(starts), "found, %": 100 * float(np.mean(error < NEAR)),
-                     "median error, m": float(np.median(error)), "worst error, m": float(error.max()), "seconds": seconds})  # fmt: skip
+        rows.append({
+            "search": name, "starts": len(starts), "found, %": 100 * float(np.mean(error < NEAR)),
+            "median error, m": float(np.median(error)), "worst error, m": float(error.max()), "seconds": seconds,
+        })  # fmt: skip
     draw(axis, local, hopping).savefig(options.out / "basin_hopping.png", dpi=150)
     checks = [
         at_least("basin hopping: share of starts that end within 0.01 m of the truth", rows[1]["found, %"], 99.0, "%"),

@@ -1,4 +1,4 @@
-"""Every benchmark has the one form: it runs with --quick and writes JSON that says what it found. Experiments: tests/experiments."""
+"""Every benchmark has the one form: it runs with --quick and writes JSON that says what it found."""
 
 import json
 import subprocess

@@ -81,9 +81,10 @@ def norms_of(data: Data, frames: Frames, model: Model, seed: int = 0, most: int 
     rows = rng.integers(0, n, -(-most // t))
     x, y = windows(data, frames, model, rows, np.zeros(len(rows), int), t)
     x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
-    x, y = np.asarray(x, float), np.asarray(y, float)
-    deviations = [np.where(np.std(v, axis=0) > FLOOR, np.std(v, axis=0), 1.0) for v in (x, y)]
-    return Norms(*map(jnp.asarray, (x.mean(0), deviations[0], y.mean(0), deviations[1])))
+    found: list[Array] = []
+    for v in (np.asarray(x, float), np.asarray(y, float)):
+        found += [jnp.asarray(v.mean(0)), jnp.asarray(np.where(v.std(0) > FLOOR, v.std(0), 1.0))]
+    return Norms(*found)
 
 
 def loss(network: Transformer, x: Array, y: Array) -> Array:

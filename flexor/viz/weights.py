@@ -23,7 +23,9 @@ def draw_input_weights(before: Weights, after: Weights) -> Figure:
             shown = np.ma.masked_where(table == 0, table)
             ax.imshow(shown, cmap="RdBu_r", vmin=-size, vmax=size, aspect="auto", interpolation="nearest")
             edges = np.cumsum([0] + [w.shape[1] for w in named.values()])
-            ax.set_xticks((edges[:-1] + edges[1:] - 1) / 2, [n.removeprefix("joint.") for n in named], rotation=45, ha="right")
+            ax.set_xticks(
+                (edges[:-1] + edges[1:] - 1) / 2, [n.removeprefix("joint.") for n in named], rotation=45, ha="right"
+            )
             for edge in edges[1:-1]:
                 ax.axvline(edge - 0.5, color="0.7", linewidth=0.8)
             ax.grid(False)
