@@ -14,7 +14,7 @@ LINK = re.compile(r"\]\(([^)#]+?)(?:#[^)]*)?\)")
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
 def test_examples_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    if page.stem in ("README", "simd"):
+    if page.stem in ("README", "simd", "identify"):
         monkeypatch.setenv("FLEXOR_SIMD", "on")
     text = page.read_text(encoding="utf-8")
     namespace = {"__name__": "example"}
