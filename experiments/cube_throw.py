@@ -60,8 +60,7 @@ def throws(count: int, seconds: float) -> list[fx.Log]:
 def measure(options: Any) -> Result:
     logs = throws(2, 0.3) if options.quick else throws(4, SECONDS)
     unseen = logs[-1:]
-    sizes = (4, 1, 4) if options.quick else (32, 6, 12)
-    search = fx.BasinHopping(*sizes)
+    search = fx.LevenbergMarquardt(10) if options.quick else fx.BasinHopping(starts=32, rounds=6, local=12)
     free = list(TRUTH)
     fit = fx.identify(simulator(), logs[:-1], free, extra=START, bounds=BOUNDS, build=build, search=search, held_out=unseen)
     rows = fit.rows()

@@ -119,7 +119,7 @@ def measure(options: Any) -> Result:
     seeds = 1 if quick else 10
     right, first = 0, None
     for seed in range(seeds):
-        options_of = {"steps": 100, "strengths": (1.0, 0.1)} if quick else {"steps": 1000}
+        options_of = {"steps": 50, "strengths": (1.0,)} if quick else {"steps": 1000}
         found = fx.discover(simulator(0.0), logs(*transitions(seed, 300)), seed=seed, **options_of).best
         right += found.inputs == OWN
         first = first or found

@@ -106,15 +106,15 @@ def test_laws_hold_when_converged(robot, dtype):
 
 
 def test_gradient_does_not_depend_on_the_number_of_iterations():
-    model = fx.load("quadruped")
-    q, qd = model.keyframe("stand"), jnp.asarray(0.3 * np.random.default_rng(0).normal(size=model.nv))
+    model = fx.load("cube")
+    q, qd = model.keyframe("rest"), jnp.asarray(0.3 * np.random.default_rng(0).normal(size=model.nv))
 
     def gradient(iterations):
         sim = fx.Simulator(model, fx.RigidSolver(fx.NCP(iterations=iterations, tolerance=1e-12)), dt=DT)
 
         def value(q, qd):
             end = sim.rollout(sim.solver.init(model, fx.State(q, qd, jnp.zeros(()))), steps=25)
-            return jnp.sum(end.q[-1] * jnp.arange(19)), end.final.memory.residual
+            return jnp.sum(end.q[-1] * jnp.arange(7)), end.final.memory.residual
 
         grad, residual = jax.grad(value, argnums=(0, 1), has_aux=True)(q, qd)
         assert residual < 1e-10

@@ -20,7 +20,6 @@ BALL = """<mujoco model="ball"><worldbody><geom name="floor" type="plane" size="
 ROBOTS = {
     "cartpole": "cartpole",
     "cube": "cube",
-    "quadruped": "quadruped",
     "pusher": "pusher",
     "ball, slide and hinge": BALL,
 }

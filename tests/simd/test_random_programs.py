@@ -56,7 +56,7 @@ def program(steps):
     return f
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(steps=STEPS, dtype=st.sampled_from([np.float32, np.float64]), size=st.integers(1, 21), seed=st.integers(0, 9))
 def test_random_programs_agree_with_xla(steps, dtype, size, seed):
     x, y = (jnp.asarray(z, dtype) for z in np.random.default_rng(seed).uniform(-2, 2, (2, size, 4)))
