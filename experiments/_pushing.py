@@ -249,11 +249,11 @@ def _usual(surface: str, known: Frames | None) -> np.ndarray:
 # the scene
 
 
-def scene(shapes: Iterable[Shape]) -> fx.Model:
+def scene(shapes: Iterable[Shape], step: float = GRID) -> fx.Model:
     """The robot that stands for all of the objects: a round prism on as many points as any of them has."""
     shapes = list(shapes)
     edges = max(min(len(s.outline), CORNERS) for s in shapes)
-    count = max(len(grid(s.outline)) for s in shapes)
+    count = max(len(grid(s.outline, step)) for s in shapes)
     around = 2 * np.pi * np.arange(edges) / edges
     vertices = [(0.05 * np.cos(a), 0.05 * np.sin(a), z) for z in (-0.0065, 0.0065) for a in around]
     text = " ".join(f"{x:.9g} {y:.9g} {z:.9g}" for x, y, z in vertices)
@@ -285,9 +285,9 @@ class Support(NamedTuple):
     centroid: Float[Array, "2"]
 
 
-def support(shape: Shape, count: int) -> Support:
+def support(shape: Shape, count: int, step: float = GRID) -> Support:
     """Where an object rests, with `count` points."""
-    points = grid(shape.outline)
+    points = grid(shape.outline, step)
     more = count - len(points)
     padded = np.concatenate([points, np.tile(shape.centroid, (more, 1))])
     share = np.concatenate([shares(shape, points), np.zeros(more)])
@@ -304,8 +304,8 @@ def loads(at: Support, spread: Array) -> Float[Array, " points"]:
     return jnp.maximum(share * (rows @ balance), 0.0)
 
 
-def shaped(model: fx.Model, shape: Shape) -> fx.Model:
-    """The scene with the numbers of an object."""
+def shaped(model: fx.Model, shape: Shape, at: Support) -> fx.Model:
+    """The scene with the numbers of an object that rests on the given points."""
     geom = model.geom("slider")
     outline = corners(shape.outline, len(model.geoms.vertices) // 2)
     half = shape.thickness / 2
@@ -314,7 +314,7 @@ def shaped(model: fx.Model, shape: Shape) -> fx.Model:
     low = np.full((count, 1), 2e-3 - SINK - half)
     pos = np.array(model.geoms.pos)
     first = model.geom("p0")
-    pos[first : first + count] = np.column_stack([np.asarray(support(shape, count).points), low])
+    pos[first : first + count] = np.column_stack([np.asarray(at.points), low])
     pos[geom] = 0.0
     quat = np.array(model.geoms.quat)
     quat[geom] = (1.0, 0.0, 0.0, 0.0)

@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 from _pushing import CENTRE, RADIUS, Shape, Table, calibrate, grid, starts, turned, wrapped
 from _pushing_file import Learned
-from _pushing_model import Batch, Object, Parameters, batch, path, predict
+from _pushing_model import Batch, Object, batch, path, predict
 
 COLOURS = {"published": "#7a8793", "tuned": "#e4792b", "augmented": "#2f7ed8", "true": "#222222"}
 
@@ -45,7 +45,7 @@ def errors(file: Path, names: list[str], rows: list[dict[str, tuple[float, float
 def _example(table: Table, shape: Shape, learned: Learned, bodies: dict[str, Object]) -> tuple[int, dict[str, np.ndarray]]:
     """A push for which the tuned simulator's error is at the upper quartile, and the end poses by model."""
     own, net = learned.parameters_of(table.surface, shape), learned.network_of(table.surface, table.shape)
-    surface = learned.parameters.get(table.surface, Parameters.of())
+    surface = learned.parameters.get(table.surface, learned.parameters[""])
     ends = {
         "true": table.after,
         "tuned": predict(table, learned.frames, bodies, surface, None),

@@ -19,14 +19,14 @@ FORMAT = "flexor pushing model"
 
 def fresh(bodies: dict[str, Object], width: int, depth: int, seed: int = 0) -> fx.Augmentation:
     """Untrained networks for the scene."""
-    sim = simulator(next(iter(bodies.values())), Parameters.of(), None, jnp.asarray(0.1, jnp.float32))
+    sim = simulator(next(iter(bodies.values())), Parameters.untuned(bodies), None, jnp.asarray(0.1, jnp.float32))
     return sim.augment(blueprint(width, depth), key=jax.random.key(seed)).solver.augmentation
 
 
 @dataclass
 class Learned:
-    """Parameters by surface ("abs"), by kind of outline on it ("abs/smooth") and by object on it ("abs/rect1"); networks by
-    surface and by object on it; and the frames of the recordings.
+    """Parameters untuned (""), by surface ("abs"), by kind of outline on it ("abs/smooth") and by object on it ("abs/rect1");
+    networks by surface and by object on it; and the frames of the recordings.
 
     An object that was not learned has the parameters of its kind and the network of its surface.
     """
@@ -39,8 +39,8 @@ class Learned:
 
     def parameters_of(self, surface: str, shape: Shape) -> Parameters:
         """Of the object, else of its kind, else of the surface, else untuned."""
-        keys = (f"{surface}/{shape.name}", f"{surface}/{kind(shape.outline)}", surface)
-        return next((self.parameters[k] for k in keys if k in self.parameters), Parameters.of())
+        keys = (f"{surface}/{shape.name}", f"{surface}/{kind(shape.outline)}", surface, "")
+        return next(self.parameters[k] for k in keys if k in self.parameters)
 
     def network_of(self, surface: str, shape: str) -> fx.Augmentation | None:
         return self.networks.get(f"{surface}/{shape}", self.networks.get(surface))
@@ -75,7 +75,8 @@ class Learned:
             raise ValueError(f"'{path.with_suffix('.json')}' is not the description of a pushing model.")
         frames = Frames(*({k: np.array(o) for k, o in data[part].items()} for part in ("session", "body")))
         size = data["network"]["width"], data["network"]["depth"]
-        learned = Learned(*size, frames, {key: Parameters.of(*p) for key, p in data["parameters"].items()})
+        one = next(iter(bodies.values()))
+        learned = Learned(*size, frames, {key: Parameters.of(*p, one) for key, p in data["parameters"].items()})
         stored, empty = load_file(path), fresh(bodies, *size)
         for key in dict.fromkeys(name.split("|")[0] for name in stored):
             leaves = [jnp.asarray(stored[f"{key}|{i}"]) for i in range(len(_leaves(empty)))]

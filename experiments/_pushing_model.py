@@ -18,8 +18,8 @@ POSITION, ANGLE = 4e-3, 0.06  # m and rad that count alike
 
 
 class Parameters(NamedTuple):
-    """What is tuned: the tip's friction coefficient, how far out the weight rests (see `loads`), and where its middle lies from
-    the centroid, in units of `GRID`.
+    """What is tuned: the tip's friction coefficient; how far out the weight rests (see `loads`); for a single object also where
+    its middle lies from the centroid, in units of `GRID`, and the logarithm of what each point bears more than that.
 
     The ground's own coefficient cannot be seen: the tip's way is given, and slow sliding depends on ratios of forces alone.
     """
@@ -27,10 +27,19 @@ class Parameters(NamedTuple):
     tip: Array
     spread: Array
     middle: Float[Array, "2"]
+    bias: Float[Array, " points"]
 
     @staticmethod
-    def of(tip: Any = 0.25, spread: Any = 0.0, middle: Any = (0.0, 0.0)) -> "Parameters":
-        return Parameters(*(jnp.asarray(x, jnp.float32) for x in (tip, spread, middle)))
+    def untuned(bodies: "dict[str, Object]") -> "Parameters":
+        """Textbook numbers."""
+        return Parameters.of(0.25, 0.0, (0.0, 0.0), (), next(iter(bodies.values())))
+
+    @staticmethod
+    def of(tip: Any, spread: Any, middle: Any, bias: Any, body: "Object") -> "Parameters":
+        """From numbers; the bias with as many points as the scene has, those of the object first."""
+        points = len(body.support.share)
+        padded = np.append(np.asarray(bias)[:points], np.zeros(max(points - len(bias), 0)))
+        return Parameters(*(jnp.asarray(x, jnp.float32) for x in (tip, spread, middle, padded)))
 
 
 class Object(NamedTuple):
@@ -41,20 +50,22 @@ class Object(NamedTuple):
     mass: Array
 
 
-def objects(shapes: dict[str, Shape]) -> dict[str, Object]:
-    """The scene with the numbers of every shape."""
-    base = scene(shapes.values())
-    count = len(base.topology.pairs) - 1
-    return {n: Object(shaped(base, s), support(s, count), jnp.asarray(s.mass, jnp.float32)) for n, s in shapes.items()}
+def objects(shapes: dict[str, Shape], step: float = GRID) -> dict[str, Object]:
+    """The scene with the numbers of every shape; `step` is that of the grid of points."""
+    base = scene(shapes.values(), step)
+    rests = {name: support(shape, len(base.topology.pairs) - 1, step) for name, shape in shapes.items()}
+    return {n: Object(shaped(base, s, rests[n]), rests[n], jnp.asarray(s.mass, jnp.float32)) for n, s in shapes.items()}
 
 
 INPUTS = (
     "joint.q[x]", "joint.q[y]", "joint.q[yaw]", "joint.qd[x]", "joint.qd[y]", "joint.qd[yaw]", "contact.relative_velocity",
     "contact.local_point", "contact.normal[tip~slider]", "contact.local_normal[tip~slider]", "contact.depth[tip~slider]",
 )  # fmt: skip
+# Scales larger than the quantities themselves say how little they are believed to matter: the place on the table, its axes.
 SCALES = {
-    "joint.q[x]": 0.1, "joint.q[y]": 0.1, "joint.qd[x]": 0.01, "joint.qd[y]": 0.01, "joint.qd[yaw]": 0.1,
-    "contact.relative_velocity": 0.01, "contact.local_point": 0.05, "contact.depth[tip~slider]": 0.01,
+    "joint.q[x]": 0.3, "joint.q[y]": 0.3, "joint.qd[x]": 0.02, "joint.qd[y]": 0.02, "joint.qd[yaw]": 0.1,
+    "contact.relative_velocity": 0.02, "contact.local_point": 0.05, "contact.depth[tip~slider]": 0.01,
+    "contact.normal[tip~slider]": 3.0,
 }  # fmt: skip
 
 
@@ -69,8 +80,9 @@ def blueprint(width: int = 16, depth: int = 2) -> fx.Blueprint:
 
 def simulator(body: Object, parameters: Parameters, augmentation: fx.Augmentation | None, dt: Array) -> fx.Simulator:
     """The simulator of one object on one surface."""
-    middle = body.support.centroid + GRID * parameters.middle
-    weight = body.mass * GRAVITY * loads(body.support._replace(centroid=middle), parameters.spread)
+    at = body.support._replace(centroid=body.support.centroid + GRID * parameters.middle)
+    at = at._replace(share=at.share * jnp.exp(parameters.bias))
+    weight = body.mass * GRAVITY * loads(at, parameters.spread)
     pairs = body.model.topology.pairs
     ground = np.array([i for i, p in enumerate(pairs) if p.name.startswith("floor~")])
     tip = next(i for i, p in enumerate(pairs) if p.name == "tip~slider")
@@ -116,13 +128,9 @@ def cost(body: Object, parameters: Parameters, net: Any, batch: Batch) -> Float[
 
 
 @eqx.filter_jit
-def _parameter_gradient(parameters: Parameters, body: Object, batch: Batch) -> tuple[Array, Parameters]:
-    return jax.value_and_grad(lambda p: cost(body, p, None, batch))(parameters)
-
-
-@eqx.filter_jit
-def _network_gradient(net: fx.Augmentation, parameters: Parameters, body: Object, batch: Batch) -> tuple[Array, Any]:
-    return eqx.filter_value_and_grad(lambda n: cost(body, parameters, n, batch))(net)
+def _gradient(free: tuple[Parameters, fx.Augmentation | None], body: Object, batch: Batch) -> tuple[Parameters, Any]:
+    """Derivative of the cost by the parameters, and by the weights where there is a network."""
+    return eqx.filter_grad(lambda f: cost(body, f[0], f[1], batch))(free)
 
 
 @eqx.filter_jit
@@ -158,7 +166,7 @@ def descend(
     for _ in range(how.steps):
         table = tables[rng.choice(len(tables), p=chance)]
         some = batch(table, frames, rng.choice(len(table), how.size, replace=len(table) < how.size))
-        _, slope = gradient(eqx.combine(weights, start), bodies[table.shape], some)
+        slope = gradient(eqx.combine(weights, start), bodies[table.shape], some)
         slope = jax.tree.map(
             lambda g, w, w0: g + how.pull * (w - w0), eqx.filter(slope, eqx.is_inexact_array), weights, first
         )
@@ -174,14 +182,14 @@ def tune(
     bodies: dict[str, Object],
     how: Training,
     *,
-    middle: bool | None = None,
+    net: fx.Augmentation | None = None,
+    alone: bool = False,
 ) -> Parameters:
-    """Parameters by gradient: of a surface, or of an object on it. Several objects have no `middle` in common."""
-    alone = len({t.shape for t in tables}) == 1 if middle is None else middle
+    """Parameters by gradient. Those of several objects have no middle and no bias in common; a single object is `alone`."""
 
-    def gradient(p: Parameters, body: Object, some: Batch) -> tuple[Array, Parameters]:
-        value, slope = _parameter_gradient(p, body, some)
-        return value, slope if alone else slope._replace(middle=0 * slope.middle)
+    def gradient(p: Parameters, body: Object, some: Batch) -> Parameters:
+        slope, _ = _gradient((p, net), body, some)
+        return slope if alone else slope._replace(middle=0 * slope.middle, bias=0 * slope.bias)
 
     return descend(start, gradient, tables, how, frames, bodies)
 
@@ -198,7 +206,7 @@ def learn(
 
     def gradient(n: fx.Augmentation, body: Object, some: Batch) -> Any:
         name = next(k for k, b in bodies.items() if b is body)
-        return _network_gradient(n, parameters(name), body, some)
+        return _gradient((parameters(name), n), body, some)[1]
 
     return descend(net, gradient, tables, how, frames, bodies)
 
