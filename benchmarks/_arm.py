@@ -31,9 +31,11 @@ STEPS, MARGIN, WINDOW = (
 )  # of a segment; left out at both ends of a recording; of the filter that gives the starts
 MASS, STRETCH, SHEAR, COM = 0.5 * np.log(2), 0.5 * np.log(2), 0.3, 0.05  # half widths of the bounds
 DAMPING, FRICTION = 2.0, 1.5  # largest values; the smallest are zero
+FREQUENCY = (0.2, 1.2)  # Hz
+MOTIONS = 4
 INSIDE = 0.6  # share of the bounds in which the truth lies
 MIDDLE = np.array([0, -0.4, 0, -1.8, 0, 1.8, 0])
-AMPLITUDE = np.array([0.9, 0.6, 0.9, 0.6, 0.9, 0.8, 1.2])
+AMPLITUDE = np.array([1.1, 0.7, 1.1, 0.7, 1.1, 1.0, 1.4])
 STIFFNESS = np.array([600, 600, 500, 400, 150, 100, 60.0])
 DRAG = 2 * np.sqrt(STIFFNESS * np.array([1, 1, 0.7, 0.5, 0.15, 0.15, 0.11]))
 
@@ -143,12 +145,17 @@ def simulate(m: mujoco.MjModel, runs: Runs) -> np.ndarray:
     return rollout.rollout(m, mujoco.MjData(m), start, runs.torque)[0][:, :, 1 : 1 + m.nq]
 
 
-def record(truth: fx.Model, segments: int, rng: np.random.Generator) -> Runs:
-    """A motion along sums of sines, tracked by a controller, as sensors see it, cut into segments."""
+def record(truth: fx.Model, segments: int, motions: int, rng: np.random.Generator) -> Runs:
+    """Motions along sums of sines, tracked by a controller, as sensors see them, cut into segments."""
     m = prepared(mujoco_model(truth))
-    n, nv = segments * STEPS + 2 * MARGIN, truth.nv
-    t = DT * np.arange(n + 1)
-    f, phase = rng.uniform(0.15, 1.2, (nv, 5, 1)), rng.uniform(0, 2 * np.pi, (nv, 5, 1))
+    parts = [_cut(*_motion(m, segments // motions * STEPS + 2 * MARGIN, rng), rng) for _ in range(motions)]
+    return Runs(*(np.concatenate(x) for x in zip(*parts, strict=True)))
+
+
+def _motion(m: mujoco.MjModel, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Positions and torques of n steps."""
+    nv, t = m.nv, DT * np.arange(n + 1)
+    f, phase = rng.uniform(*FREQUENCY, (nv, 5, 1)), rng.uniform(0, 2 * np.pi, (nv, 5, 1))
     a = rng.uniform(0.5, 1, (nv, 5, 1)) / f
     a = a / a.sum(1, keepdims=True) * AMPLITUDE[-nv:, None, None]
     w = 2 * np.pi * f
@@ -164,14 +171,19 @@ def record(truth: fx.Model, segments: int, rng: np.random.Generator) -> Runs:
         torque[k] = data.ctrl[:] = push + 0.8 * data.qfrc_bias
         mujoco.mj_step(m, data)
     q[n] = data.qpos
+    return q, torque
+
+
+def _cut(q: np.ndarray, torque: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+    """Starts, torques and encoders of the segments of a motion, with the sensors' noise."""
     q = q + ENCODER * rng.normal(size=q.shape)
     torque = torque + TORQUE * rng.normal(size=torque.shape)
     smooth = savgol_filter(q, WINDOW, 4, axis=0)
     rate = savgol_filter(q, WINDOW, 4, deriv=1, delta=DT, axis=0)
-    at = MARGIN + STEPS * np.arange(segments)
-    return Runs(
+    at = np.arange(MARGIN, len(torque) - MARGIN, STEPS)
+    return (
         smooth[at], rate[at], np.stack([torque[i : i + STEPS] for i in at]), np.stack([q[i : i + STEPS + 1] for i in at])
-    )
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +203,7 @@ def case(nominal: fx.Model, seed: int, segments: int) -> Case:
     middle, half = (low + high) / 2, (high - low) / 2
     truth = fx_model(nominal, middle + INSIDE * half * rng.uniform(-1, 1, half.shape))
     start = fx_model(nominal, middle + half * rng.choice([-1, 1], half.shape))
-    training, held_out = record(truth, segments, rng), record(truth, max(segments // 4, 4), rng)
+    training, held_out = record(truth, segments, MOTIONS, rng), record(truth, segments // 4, 2, rng)
     return Case(start, training, held_out, held_out.error(simulate(prepared(mujoco_model(truth)), held_out)))
 
 
