@@ -40,7 +40,7 @@ def by_flexor(nominal: fx.Model, x: Case) -> tuple[Reached, list[str]]:
 
 
 def measure(quick: bool) -> Result:
-    joints, seeds, segments, peers = (2, 2, 16, 1) if quick else (7, 50, 40, 2)
+    joints, seeds, segments, peers = (1, 2, 16, 1) if quick else (7, 50, 40, 2)
     nominal = arm(joints)
     cases = [case(nominal, seed, segments) for seed in range(seeds)]
     own: list[Reached] = []
