@@ -15,7 +15,19 @@ ORDER = (
 )
 FILES = sorted(PACKAGE.rglob("*.py"))
 LONGEST_FILE, LONGEST_FUNCTION = 500, 60
-HEAVY = ("matplotlib", "typer", "rich", "h5py", "trimesh", "collada", "PIL", "gymnasium", "pinocchio", "optax", "safetensors")
+HEAVY = (
+    "matplotlib",
+    "typer",
+    "rich",
+    "h5py",
+    "trimesh",
+    "collada",
+    "PIL",
+    "gymnasium",
+    "pinocchio",
+    "optax",
+    "safetensors",
+)
 
 
 def part(module: str) -> str:
