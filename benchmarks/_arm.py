@@ -16,19 +16,14 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 from mujoco import rollout
-from scipy.signal import savgol_filter
 
 import flexor as fx
 from flexor.solvers.mujoco import mujoco_model
 
 DT = 0.002
-ENCODER, TORQUE = 1e-4, 0.05  # standard deviations of the noise: rad, N m
+ENCODER, SPEED, TORQUE = 5e-4, 2e-3, 0.02  # standard deviations of the noise: rad, rad/s, N m
 ARMATURE = 0.1  # kg m^2, the reflected inertia of the rotors; known
-STEPS, MARGIN, WINDOW = (
-    100,
-    30,
-    61,
-)  # of a segment; left out at both ends of a recording; of the filter that gives the starts
+STEPS = 100  # of a segment
 MASS, STRETCH, SHEAR, COM = 0.5 * np.log(2), 0.5 * np.log(2), 0.3, 0.05  # half widths of the bounds
 DAMPING, FRICTION = 2.0, 1.5  # largest values; the smallest are zero
 FREQUENCY = (0.2, 1.2)  # Hz
@@ -113,7 +108,7 @@ def named_bounds(model: fx.Model) -> dict[str, Any]:
 
 @dataclass(frozen=True, eq=False)
 class Runs:
-    """Segments as all methods get them: starts from the filtered encoders, noisy torques, noisy encoders."""
+    """Segments as all methods get them: starts and positions by noisy encoders, noisy torques."""
 
     q: np.ndarray
     qd: np.ndarray
@@ -148,12 +143,12 @@ def simulate(m: mujoco.MjModel, runs: Runs) -> np.ndarray:
 def record(truth: fx.Model, segments: int, motions: int, rng: np.random.Generator) -> Runs:
     """Motions along sums of sines, tracked by a controller, as sensors see them, cut into segments."""
     m = prepared(mujoco_model(truth))
-    parts = [_cut(*_motion(m, segments // motions * STEPS + 2 * MARGIN, rng), rng) for _ in range(motions)]
+    parts = [_cut(*_motion(m, segments // motions * STEPS, rng), rng) for _ in range(motions)]
     return Runs(*(np.concatenate(x) for x in zip(*parts, strict=True)))
 
 
-def _motion(m: mujoco.MjModel, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Positions and torques of n steps."""
+def _motion(m: mujoco.MjModel, n: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Positions, velocities and torques of n steps."""
     nv, t = m.nv, DT * np.arange(n + 1)
     f, phase = rng.uniform(*FREQUENCY, (nv, 5, 1)), rng.uniform(0, 2 * np.pi, (nv, 5, 1))
     a = rng.uniform(0.5, 1, (nv, 5, 1)) / f
@@ -163,27 +158,24 @@ def _motion(m: mujoco.MjModel, n: int, rng: np.random.Generator) -> tuple[np.nda
     speed = np.sum(a * w * np.cos(w * t + phase), 1).T
     data = mujoco.MjData(m)
     data.qpos[:], data.qvel[:] = wanted[0], speed[0]
-    q, torque = np.zeros((n + 1, nv)), np.zeros((n, nv))
+    q, qd, torque = np.zeros((n + 1, nv)), np.zeros((n + 1, nv)), np.zeros((n, nv))
     for k in range(n):
-        q[k] = data.qpos
+        q[k], qd[k] = data.qpos, data.qvel
         mujoco.mj_forward(m, data)
         push = STIFFNESS[-nv:] * (wanted[k] - data.qpos) + DRAG[-nv:] * (speed[k] - data.qvel)
         torque[k] = data.ctrl[:] = push + 0.8 * data.qfrc_bias
         mujoco.mj_step(m, data)
-    q[n] = data.qpos
-    return q, torque
+    q[n], qd[n] = data.qpos, data.qvel
+    return q, qd, torque
 
 
-def _cut(q: np.ndarray, torque: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
+def _cut(q: np.ndarray, qd: np.ndarray, torque: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, ...]:
     """Starts, torques and encoders of the segments of a motion, with the sensors' noise."""
     q = q + ENCODER * rng.normal(size=q.shape)
+    qd = qd + SPEED * rng.normal(size=qd.shape)
     torque = torque + TORQUE * rng.normal(size=torque.shape)
-    smooth = savgol_filter(q, WINDOW, 4, axis=0)
-    rate = savgol_filter(q, WINDOW, 4, deriv=1, delta=DT, axis=0)
-    at = np.arange(MARGIN, len(torque) - MARGIN, STEPS)
-    return (
-        smooth[at], rate[at], np.stack([torque[i : i + STEPS] for i in at]), np.stack([q[i : i + STEPS + 1] for i in at])
-    )  # fmt: skip
+    at = np.arange(0, len(torque), STEPS)
+    return q[at], qd[at], np.stack([torque[i : i + STEPS] for i in at]), np.stack([q[i : i + STEPS + 1] for i in at])
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,7 +1,7 @@
 """All inertial parameters, damping and dry friction of a 7-dof arm from noisy encoders and torques, beginning at the bounds.
 
 MuJoCo plays the robot. `fx.identify`, `mujoco.sysid` and CMA-ES minimise the same loss over the same segments: squared errors of
-the positions, each segment simulated from its filtered start. Success: the error on held-out runs is at most `WITHIN` times that
+the positions, each segment simulated from its measured start. Success: the error on held-out runs is at most `WITHIN` times that
 of the true parameters in MuJoCo itself. flexor's time is that of whole calls, which end by themselves and include the held-out
 error and the posterior; the peers' until they first reach the error of success. Everything compiles within the measured time.
 """

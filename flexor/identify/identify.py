@@ -25,6 +25,7 @@ from flexor.identify.search import AbstractSearch, BasinHopping, LevenbergMarqua
 from flexor.identify.segments import Shooting, cut
 from flexor.model.charts import Coordinates, coordinates
 from flexor.model.model import Model
+from flexor.model.parameters import replace
 from flexor.solvers import HybridSolver, Simulator
 from flexor.solvers.trajectory import Trajectory
 
@@ -67,8 +68,7 @@ def identify(
         further = [] if isinstance(held_out, float | int) else as_logs(held_out)
         networks, patterns = _split_free(sim, free)
         place = coordinates(sim.model, patterns, bounds=bounds, extra=extra)
-        begin_at = place.apply(sim.model, jnp.asarray(place.start))[0]  # dry friction that is free is switched on
-        sim = eqx.tree_at(lambda s: s.model, sim, begin_at)
+        sim = eqx.tree_at(lambda s: s.model, sim, _at_start(sim.model, place))
         _check_logs(runs, further, sim.model, observe is None)
         noise, known = _noise(runs + further)
         look = observe_columns(sim.model, runs[0].columns) if observe is None else observe
@@ -88,6 +88,11 @@ def identify(
         names = tuple((runs + further)[i].name for i in segments[1])
         fit = _result(problem, search, *found, runs[0].columns, names, dtype)
         return dataclasses.replace(fit, seconds=time.perf_counter() - begun)
+
+
+def _at_start(model: Model, place: Coordinates) -> Model:
+    """The model where the search starts: dry friction that is free is switched on."""
+    return replace(jax.jit(lambda z: place.apply(model, z)[0])(place.start), {})
 
 
 def astype(sim: Simulator, dtype: Any) -> Simulator:
@@ -269,10 +274,10 @@ def _result(
         remarks.append("nothing was held out: give several runs, a horizon, or `held_out` logs for an error on unseen data")
     errors: Any = {(r, on): _errors(problem, x, rows, columns) if rows.any() else None
               for r, x in (("old", old), ("new", new)) for on, rows in (("train", trains), ("apart", apart))}  # fmt: skip
-    sim, extra = problem.simulator(z)
-    values, first = (_numbers(problem.coordinates.values(x)) for x in (z, start))
+    (arrays, extra, values), (_, _, first) = (program(problem, _described)(x) for x in (z, start))
+    sim = eqx.combine(arrays, problem.sim)
     return Fit(
-        astype(sim, dtype), values, first, _numbers(extra),
+        astype(sim, dtype), _numbers(values), _numbers(first), _numbers(extra),
         outcome.ok, outcome.message, history, errors["old", "train"], errors["new", "train"], errors["new", "apart"],
         errors["old", "apart"], after, _curves(problem, old, new, columns, names), remarks,
     )  # fmt: skip
@@ -281,6 +286,12 @@ def _result(
 def _errors_at(problem: Problem, z: Any, d: Any) -> Any:
     """Weighted errors at several points; in the form of a ladder's, whose kernel exists."""
     return jax.vmap(lambda z, d: problem.residuals(z, d, problem.segments))(z, d)
+
+
+def _described(problem: Problem, z: Any) -> tuple[Simulator, dict[str, Any], dict[str, Any]]:
+    """The arrays of the simulator at z, the numbers beside the model, and all free parameters by name."""
+    sim, extra = problem.simulator(z)
+    return eqx.filter(sim, eqx.is_array), extra, problem.coordinates.values(z)
 
 
 def _numbers(named: Mapping[str, Any]) -> dict[str, np.ndarray]:

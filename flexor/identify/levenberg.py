@@ -10,8 +10,8 @@ whole Jacobian densely; one iteration is one pure function, so that a population
 l diag(A) is Marquardt's (1963). e U^2 holds what the data do not tell where it is: a damping that falls with the square of the
 errors keeps the convergence quadratic though A be singular (Fan & Yuan 2005). U are the slopes of the charts, for a step is meant
 in the parameters themselves: charts are flat near their ends (a damping near zero, a mass at its bound), where a step
-in z means nothing. So a step is taken in shares of the range or the size and then put back into z (`_moved`), and a number
-at its bound that the gradient pushes outwards stands still.
+in z means nothing. So a step is taken in shares of the range or the size and then put back into z (`_moved`). Numbers that it
+would take beyond their bounds stop there, and the others are solved for again.
 
 Errors alone cost a hundredth of errors and Jacobian, and lanes are free: `iterate` tries a ladder of l in both forms of D at
 once and takes the Jacobian at the best.
@@ -31,6 +31,7 @@ DAMPING, LEAST, MOST = 1e-3, 1e-9, 1e12
 REACH, FAR = 1.0, 9.2  # largest step in a chart that is neither bounded nor positive nor linear; farthest z of the others
 SETTLING = 15  # iterations for the starts of held-out segments
 TRUST = 0.3  # of a range or size: how far a step goes in what the data do not tell
+PASSES = 4  # rounds in which numbers stop at their bounds
 FLOOR = 1e-3  # of the second damping that always stays
 LADDER = 10.0 ** np.arange(-3, 4)
 """Dampings that are tried at once, in units of the last one that was good."""
@@ -51,7 +52,7 @@ class Point(NamedTuple):
 def begin(problem: Problem, z: Array) -> Point:
     """The start, not evaluated yet: its cost is infinite and its gradient zero, so that the first iteration evaluates it."""
     s, p, k = problem.segments.number, problem.p, problem.k
-    r = jnp.zeros(problem.segments.measured.shape)
+    r = jnp.zeros((len(problem.derived), *problem.segments.measured.shape[1:]))
     eye = jnp.broadcast_to(jnp.eye(k), (s, k, k))
     nothing = Normal(jnp.asarray(jnp.inf), r, jnp.eye(p), jnp.zeros(p), jnp.zeros((s, p, k)), eye, jnp.zeros((s, k)))
     return Point(z, jnp.zeros((s, k)), nothing, jnp.asarray(DAMPING), jnp.asarray(jnp.inf), jnp.zeros((), int))
@@ -112,9 +113,7 @@ def _candidate(problem: Problem, point: Point, form: Array, damping: Array) -> t
     cost = jnp.where(jnp.isfinite(normal.cost), normal.cost, 0.0)
     added = 2 * cost / max(problem.count, 1) / TRUST**2 * slopes**2
     added = jnp.where(form > 0, added, (100 * damping + FLOOR) * added)
-    dz, dd = solve(
-        normal, damping, added, form, _at_bound(problem, point.z, normal.g), lambda dz: _moved(problem, point.z, dz)
-    )
+    dz, dd = solve(normal, damping, added, form, _limits(problem, point.z), lambda dz: _moved(problem, point.z, dz))
     return point.z + dz, point.d + jnp.where(problem.held_out[:, None], 0.0, dd)
 
 
@@ -124,43 +123,57 @@ def _slopes(problem: Problem, z: Array) -> Array:
     return jnp.where(problem.bounded, share * (1 - share), jnp.where(problem.positive, share, 1.0))
 
 
-def _at_bound(problem: Problem, z: Array, g: Array) -> Array:
-    """Numbers at a bound that the gradient pushes outwards."""
-    low, high = (z < 0.1 - FAR) & (g > 0), (z > FAR - 0.1) & (g < 0)
-    return jnp.where(problem.bounded, low | high, jnp.where(problem.positive, low, False))
+def _limits(problem: Problem, z: Array) -> tuple[Array, Array]:
+    """The least and the largest step: to the bounds, to a twentieth of a size, and as far as a curved chart can be trusted."""
+    slopes, edge, share, size = _slopes(problem, z), np.exp(-FAR), jax.nn.sigmoid(z), jax.nn.softplus(z)
+    free = jnp.where(problem.linear, jnp.inf, REACH)
+    low = jnp.where(problem.positive, (jnp.maximum(edge, 0.05 * size) - size) / slopes, -free)
+    low = jnp.where(problem.bounded, (edge - share) / slopes, low)
+    high = jnp.where(problem.bounded, (1 - edge - share) / slopes, jnp.where(problem.positive, jnp.inf, free))
+    return jnp.minimum(low, 0.0), jnp.maximum(high, 0.0)
 
 
 def _moved(problem: Problem, z: Array, dz: Array) -> Array:
     """The change of z by which parameters change as a step dz would change them if the charts were straight."""
     slopes, edge = _slopes(problem, z), np.exp(-FAR)
     share = jnp.clip(jax.nn.sigmoid(z) + slopes * dz, edge, 1 - edge)
-    size = jax.nn.softplus(z)
-    size = jnp.maximum(size + slopes * dz, jnp.maximum(edge, 0.05 * size))
-    curved = jnp.where(problem.linear, z + dz, z + jnp.clip(dz, -REACH, REACH))
+    size = jnp.maximum(jax.nn.softplus(z) + slopes * dz, edge)
     grown = size + jnp.log(-jnp.expm1(-size))
-    return jnp.where(problem.bounded, jnp.log(share / (1 - share)), jnp.where(problem.positive, grown, curved)) - z
+    return jnp.where(problem.bounded, jnp.log(share / (1 - share)), jnp.where(problem.positive, grown, z + dz)) - z
 
 
 def solve(
-    normal: Normal, damping: Array, added: Array | float = 0.0, form: Array | float = 1.0, fixed: Array | bool = False,
-    limit: Callable[[Array], Array] = lambda dz: dz,
+    normal: Normal, damping: Array, added: Array | float = 0.0, form: Array | float = 1.0,
+    limits: tuple[Array, Array] | None = None, moved: Callable[[Array], Array] = lambda dz: dz,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """The step (dz, dd) with D = form damping diag(A) + `added`; `fixed` numbers stand still; `limit` changes dz, and dd
+    """The step (dz, dd) with D = form damping diag(A) + `added`, dz between `limits`; `moved` puts dz into the charts, and dd
     follows."""
-    p = len(normal.g)
     C = normal.C + damping * _diagonal(normal.C)
     inverse = jnp.linalg.inv(C)
     own = -jnp.einsum("skl,sl->sk", inverse, normal.h)
-    S, rhs = schur(
-        normal, inverse, normal.A + form * damping * _diagonal(normal.A) + jnp.diag(jnp.broadcast_to(added, (p,)))
-    )
-    moves = jnp.broadcast_to(~jnp.asarray(fixed), (p,))
-    S = jnp.where(moves[:, None] & moves, S, 0.0) + jnp.diag(jnp.where(moves, 0.0, 1.0))
-    rhs = jnp.where(moves, rhs, 0.0)
-    scale = jax.lax.rsqrt(jnp.maximum(jnp.diagonal(S), 1e-300))
-    dz = -scale * jnp.linalg.solve(S * scale[:, None] * scale + 1e-14 * jnp.eye(len(S)), scale * rhs)
-    dz = limit(dz)
+    D = form * damping * _diagonal(normal.A) + jnp.diag(jnp.broadcast_to(added, normal.g.shape))
+    S, rhs = schur(normal, inverse, normal.A + D)
+    dz = moved(_step(S, rhs) if limits is None else _step_within(S, rhs, *limits))
     return dz, own - jnp.einsum("skl,spl,p->sk", inverse, normal.B, dz)
+
+
+def _step(S: Array, rhs: Array) -> Array:
+    scale = jax.lax.rsqrt(jnp.maximum(jnp.diagonal(S), 1e-300))
+    return -scale * jnp.linalg.solve(S * scale[:, None] * scale + 1e-14 * jnp.eye(len(S)), scale * rhs)
+
+
+def _step_within(S: Array, rhs: Array, low: Array, high: Array) -> Array:
+    """The step between limits: numbers that would cross theirs stop there, and the others are solved for again."""
+
+    def once(_: int, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        dz, stopped, at = carry
+        out = ~stopped & ((dz < low) | (dz > high))
+        stopped, at = stopped | out, jnp.where(out, jnp.clip(dz, low, high), at)
+        rest = jnp.where(stopped[:, None] | stopped, 0.0, S) + jnp.diag(jnp.where(stopped, 1.0, 0.0))
+        return jnp.where(stopped, at, _step(rest, jnp.where(stopped, 0.0, rhs + S @ at))), stopped, at
+
+    begin = (_step(S, rhs), jnp.zeros(len(rhs), bool), jnp.zeros_like(rhs))
+    return jnp.clip(jax.lax.fori_loop(0, PASSES, once, begin)[0], low, high)
 
 
 def schur(normal: Normal, inverse: Array, A: Array) -> tuple[Array, Array]:

@@ -19,6 +19,7 @@ from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
 
 from flexor.dynamics import integrate
+from flexor.identify import chain
 from flexor.identify.segments import Segments
 from flexor.model.charts import Coordinates
 from flexor.model.model import Control, Model, State
@@ -33,7 +34,7 @@ START_RIDGE = 1e-6  # precision of a start in units of a chart: keeps its equati
 
 class Normal(NamedTuple):
     """The normal equations at a point: with the starts' own blocks apart, since they touch only their segment; and the
-    weighted errors `r`. Held-out segments have errors and a start, but no part in A, g, B and the cost."""
+    weighted errors `r` of the segments that have derivatives. Held-out ones have no part in A, g, B and the cost."""
 
     cost: Float[Array, ""]
     r: Float[Array, "s rows m"]
@@ -91,10 +92,15 @@ class Problem:
 
     def bind(self, data: Data) -> "Problem":
         """The same problem with other data."""
-        new = copy.copy(self)
-        new.segments, new.start, new.prior, numbers = data
-        new.coordinates = self.coordinates.with_numbers(numbers)
+        new = self.with_numbers(data.numbers)
+        new.segments, new.start, new.prior = data[:3]
         new.training = data.segments.take(np.flatnonzero(~self.held_out))
+        return new
+
+    def with_numbers(self, numbers: tuple[tuple[Any, ...], ...]) -> "Problem":
+        """The same problem with other numbers in the laws of its charts."""
+        new = copy.copy(self)
+        new.coordinates = self.coordinates.with_numbers(numbers)
         return new
 
     def blank(self) -> "Problem":
@@ -137,14 +143,21 @@ class Problem:
 
     def residual(self, z: Float[Array, " p"], d: Float[Array, " k"], segment: Segments) -> Float[Array, "rows m"]:
         """Weighted errors of one segment."""
-        sim, extra = self.simulator(z)
-        q, qd = segment.q, segment.qd
+        run = self.simulator(z)[0].rollout(self.begin(z, d, segment), Control(u=segment.u), steps=len(segment.u))
+        return self.compare(z, run.q, run.qd, segment)
+
+    def begin(self, z: Float[Array, " p"], d: Float[Array, " k"], segment: Segments) -> State:
+        """The state from which a segment is simulated."""
+        sim, q, qd = self.simulator(z)[0], segment.q, segment.qd
         if self.k:
             half = self.k // 2
             q, qd = integrate(sim.model, q, d[:half]), qd + d[half:]
-        state = sim.solver.init(sim.model, State(q, qd, jnp.zeros((), q.dtype)))
-        trajectory = sim.rollout(state, Control(u=segment.u), steps=len(segment.u))
-        q, qd = self._sample(trajectory.q, segment), self._sample(trajectory.qd, segment)
+        return sim.solver.init(sim.model, State(q, qd, jnp.zeros((), q.dtype)))
+
+    def compare(self, z: Float[Array, " p"], q: Array, qd: Array, segment: Segments) -> Float[Array, "rows m"]:
+        """Weighted differences of what is seen along a trajectory and what was measured."""
+        sim, extra = self.simulator(z)
+        q, qd = self._sample(q, segment), self._sample(qd, segment)
         seen = jax.vmap(lambda q, qd: self.observe(sim.model, State(q, qd, jnp.zeros((), q.dtype)), extra))(q, qd)
         return segment.weight * (seen - segment.measured)
 
@@ -172,8 +185,11 @@ class Problem:
         ridge = START_RIDGE * jnp.sum(d**2)
         return 0.5 * (jnp.sum(self.residuals(z, d, self.training) ** 2) + ridge) + self.log_prior(z)
 
-    def normal(self, z: Array, d: Array) -> Normal:
-        """J^T J and J^T r, by forward mode: a column of the Jacobian is a lane."""
+    def linearized(self, z: Array, d: Array, segments: Segments) -> tuple[Float[Array, "s rows m"], Float[Array, "s n p+k"]]:
+        """Errors of each segment and their derivatives to z and its own d: by the chain of the steps where that is possible and
+        worth while, else by forward mode, a column in each lane."""
+        if self.build is None and chain.applies(self.sim, self.p):
+            return chain.linearized(self, z, d, segments)
 
         def one(d: Array, segment: Segments) -> Array:
             def flat(x: Array) -> Array:
@@ -181,11 +197,18 @@ class Problem:
 
             return jax.jacfwd(flat)(jnp.concatenate([z, d]))
 
-        # held-out segments need derivatives only where their starts are free
-        rows = np.arange(len(d)) if self.k else np.flatnonzero(~self.held_out)
-        full = self.residuals(z, d, self.segments)
-        own, trains = full.reshape(len(d), -1)[rows], jnp.asarray(~self.held_out[rows])
-        J = jax.vmap(one)(d[rows], self.segments.take(rows))
+        return self.residuals(z, d, segments), jax.vmap(one)(d, segments)
+
+    @property
+    def derived(self) -> np.ndarray:
+        """Segments whose derivatives are needed: held-out ones only where their starts are free."""
+        return np.arange(len(self.held_out)) if self.k else np.flatnonzero(~self.held_out)
+
+    def normal(self, z: Array, d: Array) -> Normal:
+        """J^T J and J^T r."""
+        rows = self.derived
+        errors, J = self.linearized(z, d[rows], self.segments.take(rows))
+        own, trains = errors.reshape(len(rows), -1), jnp.asarray(~self.held_out[rows])
         Jz, Jd = jnp.where(trains[:, None, None], J[..., : self.p], 0.0), J[..., self.p :]
         r = jnp.where(trains[:, None], own, 0.0)  # not by a product: a held-out segment may leave the finite numbers
         prior = jnp.zeros(self.p) if self.prior is None else jnp.asarray(self.prior)
@@ -197,7 +220,7 @@ class Problem:
         )
         return Normal(
             0.5 * (jnp.sum(r**2) + ridge) + self.log_prior(z),
-            full,
+            errors,
             jnp.einsum("snp,snq->pq", Jz, Jz) + jnp.diag(prior),
             jnp.einsum("snp,sn->p", Jz, r) + prior * (z - self.start),
             *(x if self.k else jnp.zeros((len(d), *x.shape[1:])) for x in blocks),

@@ -1,0 +1,90 @@
+"""Derivatives of simulated segments to many free numbers, by the chain rule over their steps.
+
+    qd+ = f(q, qd, z, u),    q+ = q + h qd+
+    dqd+/dx = f_q dq/dx + f_qd dqd/dx + f_z dz/dx        x = (z, d): the free numbers and the segment's own start
+
+Forward mode through a rollout pays a simulation for each of p numbers. Here a row of [f_z f_q f_qd] is one reverse pass through
+one step, so that a step pays nv of them however many numbers are free, and what remains are products of small matrices. A row
+is a lane of a SIMD kernel. The same derivatives, in another order of the sums.
+
+It is for robots of hinges and slides that touch nothing and have no limits, under semi-implicit Euler: there q+ follows from
+qd+ as above.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from flexor import simd
+from flexor.identify.segments import Segments
+from flexor.model.model import State, as_control
+from flexor.solvers import RigidSolver, SemiImplicitEuler, Simulator
+
+if TYPE_CHECKING:
+    from flexor.identify.problem import Problem
+
+WORTH = 3  # free numbers for each velocity from which the chain is cheaper
+
+
+def applies(sim: Simulator, p: int) -> bool:
+    """Whether q+ = q + h qd+ for this simulator, and p numbers are enough for it to be worth while."""
+    if not isinstance(sim.solver, RigidSolver) or not isinstance(sim.solver.integrator, SemiImplicitEuler):
+        return False
+    t = sim.model.topology
+    return t.nq == t.nv and not t.pairs and not any(j.limited for j in t.joints) and p >= WORTH * t.nv
+
+
+def linearized(problem: "Problem", z: Array, d: Array, segments: Segments) -> tuple[Array, Array]:
+    """Weighted errors of segments, and their derivatives to (z, d): rows of the errors, a column for each number."""
+    q, qd, Q, V = _trajectories(problem, z, d, segments)
+
+    def errors(z: Array, q: Array, qd: Array, segment: Segments) -> Array:
+        return problem.compare(z, q, qd, segment).ravel()
+
+    def column(q: Array, qd: Array, segment: Segments, dz: Array, dq: Array, dqd: Array) -> Array:
+        return jax.jvp(lambda *x: errors(*x, segment), (z, q, qd), (dz, dq, dqd))[1]
+
+    columns = jax.vmap(column, (None, None, None, 1, 2, 2), 1)
+    r = jax.vmap(lambda *x: problem.compare(z, *x), (1, 1, 0))(q, qd, segments)
+    return r, jax.vmap(columns, (1, 1, 0, None, 1, 1))(q, qd, segments, jnp.eye(problem.p, Q.shape[-1]), Q, V)
+
+
+def _trajectories(problem: "Problem", z: Array, d: Array, segments: Segments) -> tuple[Array, Array, Array, Array]:
+    """q and qd of all segments, time first, and their derivatives to (z, d), a column for each number."""
+    n, p, s = problem.sim.model.nv, problem.p, segments.number
+    weights = jnp.tile(jnp.eye(n), (s, 1))
+    lanes = simd.vmap if problem.sim.simd else jax.vmap
+    kernel = lanes(lambda numbers, *lane: _row(problem.with_numbers(numbers), *lane), in_axes=(None, None, 0, 0, 0))
+    numbers = problem.coordinates.numbers  # arguments, for they may be traced
+
+    def step(carry: tuple[State, Array, Array], u: Array) -> tuple[Any, Any]:
+        state, Q, V = carry
+        many = jax.tree.map(lambda x: jnp.repeat(x, n, axis=0), (state, u))
+        new, fz, fq, fv = kernel(numbers, z, *many, weights)
+        new = jax.tree.map(lambda x: x[::n], new)
+        fz, fq, fv = (x.reshape(s, n, -1) for x in (fz, fq, fv))
+        V = fq @ Q + fv @ V + jnp.pad(fz, ((0, 0), (0, 0), (0, problem.k)))
+        Q = Q + problem.sim.dt * V
+        return (new, Q, V), (new.q, new.qd, Q, V)
+
+    state = jax.vmap(lambda d, segment: problem.begin(z, d, segment))(d, segments)
+    own = jnp.zeros((2, n, p + problem.k)).at[:, :, p:].set(jnp.eye(problem.k).reshape(2, n, -1) if problem.k else 0.0)
+    Q, V = jnp.broadcast_to(own[:, None], (2, s, *own.shape[1:]))
+    _, after = jax.lax.scan(step, (state, Q, V), jnp.swapaxes(segments.u, 0, 1))
+    first = (state.q, state.qd, Q, V)
+    q, qd, Q, V = (jnp.concatenate([a[None], b]) for a, b in zip(first, after, strict=True))
+    return q, qd, Q, V
+
+
+def _row(problem: "Problem", z: Float[Array, " p"], state: State, u: Array, weight: Float[Array, " nv"]) -> Any:
+    """The state one step later, and the derivatives of weight . qd+ to z, q and qd."""
+
+    def velocity(z: Array, q: Array, qd: Array) -> tuple[Array, State]:
+        sim = problem.simulator(z)[0]
+        new = sim.solver.step(sim.model, State(q, qd, state.time, state.memory), as_control(sim.model, u), sim.dt)
+        return new.qd, new
+
+    _, pull, new = jax.vjp(velocity, z, state.q, state.qd, has_aux=True)
+    return new, *pull(weight)
