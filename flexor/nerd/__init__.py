@@ -6,6 +6,7 @@ from flexor.nerd.evaluation import Passive, evaluate_passive
 from flexor.nerd.frames import Frames
 from flexor.nerd.network import Sizes, Transformer
 from flexor.nerd.ranges import Planes, Ranges
+from flexor.nerd.recipe import Recipe
 from flexor.nerd.solver import NerdSolver, disagreement
 from flexor.nerd.training import Training, train
 
@@ -17,6 +18,7 @@ __all__ = [
     "Passive",
     "Planes",
     "Ranges",
+    "Recipe",
     "Sizes",
     "Training",
     "Transformer",

@@ -23,22 +23,27 @@ from flexor.robots import load as load_robot
 from flexor.solvers import Simulator
 
 FORMAT = "flexor nerd"
+FRAMES = ("dt", "reach", "centric", "contacts", "relative")
 SIZES = ("layers", "width", "heads", "history", "head_width")
 
 
 @dataclass(frozen=True, eq=False)
 class Nerd:
-    """A network trained for `model` at steps of `dt`. `card` says from what: robot, data, options, seed, metrics, versions."""
+    """A network trained for `model` with the layout and the step of `frames`. `card` says from what: robot, data, options, seed, metrics, versions."""
 
     model: Model
     network: Transformer
     frames: Frames
-    dt: float
     card: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def dt(self) -> float:
+        """The step, in s."""
+        return self.frames.dt
 
     def solver(self) -> NerdSolver:
         """The learned physics, for `Simulator.with_solver`."""
-        return NerdSolver(self.network, self.frames, self.dt)
+        return NerdSolver(self.network, self.frames)
 
     def simulator(self) -> Simulator:
         """A simulator of the robot under the learned physics."""
@@ -57,10 +62,9 @@ class Nerd:
             "version": 1,
             "robot": self.model.topology.name,
             "model": model_hash(self.model),
-            "dt": self.dt,
             "members": int(self.network.embed.shape[0]),
             "sizes": {name: getattr(sizes, name) for name in SIZES},
-            "frames": {"reach": frames.reach, "centric": frames.centric, "contacts": frames.contacts},
+            "frames": {name: getattr(frames, name) for name in FRAMES},
             "inputs": list(frames.labels),
             "weights": {"file": path.name, "sha256": hashlib.sha256(weights).hexdigest()},
             "versions": {name: metadata.version(name) for name in ("jax", "equinox", "numpy")},
@@ -95,7 +99,7 @@ class Nerd:
         raw = path.read_bytes()
         if hashlib.sha256(raw).hexdigest() != digest:
             raise ValueError(f"'{path}' is not the file of weights that '{beside.name}' describes: truncated or changed.")
-        return Nerd(model, _filled(sizes, frames, card["members"], raw), frames, float(card["dt"]), card)
+        return Nerd(model, _filled(sizes, frames, card["members"], raw), frames, card)
 
 
 def load(name: str | os.PathLike[str], model: Model | None = None) -> Nerd:

@@ -3,14 +3,14 @@
 The group `data` holds arrays (step, trajectory, ...) named as the original code names them: `states` and `next_states` (q, qd),
 `joint_acts` (joint torques), `root_body_q` (position and quaternion x y z w of the root frame), `gravity_dir`,
 `contact_normals`, `contact_points_0`, `contact_points_1`, `contact_depths`, and `contact_thicknesses` (zero here: our distances
-are those of the surfaces).
+are those of the surfaces). Ours add `contact_velocities`, which is computed where it is absent.
 """
 
 import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flexor.dynamics import forward_kinematics
 from flexor.model.model import Control, Model
 from flexor.nerd.frames import Frames, Scene
 from flexor.nerd.ranges import Ranges
@@ -113,17 +114,18 @@ def model_hash(model: Model) -> str:
 def _maker(sim: Simulator, ranges: Ranges, length: int, substeps: int) -> Callable[[Any], dict[str, Any]]:
     """A compiled function from a key to the arrays of one chunk, trajectories first."""
     solver = Substeps(sim.solver, substeps) if substeps > 1 else sim.solver
-    frames = Frames(sim.model.topology)
+    frames = Frames(sim.model.topology, float(sim.dt))
 
     def one(key: Any) -> dict[str, Any]:
-        place, state_key, control_key = jax.random.split(key, 3)
+        place, state_key, control_key, rest_key = jax.random.split(key, 4)
         model = ranges.ground(sim.model, place)
         own = Simulator(model, solver, dt=sim.dt, simd=sim.simd)
         q, qd = ranges.draw(model, state_key)
         u = jnp.zeros((length, model.nu), model.dtype)
         if ranges.control and model.nu:
             low, high = ranges.control * model.actuators.ctrl_range.T
-            u = jax.random.uniform(control_key, u.shape, model.dtype, low, high)
+            moving = jax.random.uniform(rest_key) >= ranges.passive
+            u = jnp.where(moving, jax.random.uniform(control_key, u.shape, model.dtype, low, high), 0.0)
         run = own.rollout(own.solver.init(model, own.reset(q, qd)), u if model.nu else None, steps=length)
         states = jnp.concatenate([run.q, run.qd], axis=1)
         zero = jnp.zeros(model.nv, model.dtype)
@@ -133,7 +135,7 @@ def _maker(sim: Simulator, ranges: Ranges, length: int, substeps: int) -> Callab
             "states": states[:-1], "next_states": states[1:], "joint_acts": scene.torque, "gravity_dir": scene.gravity,
             "root_body_q": jnp.concatenate([scene.origin, quat[:, 1:], quat[:, :1]], axis=1),
             "contact_normals": scene.normal, "contact_points_0": scene.point_a, "contact_points_1": scene.point_b,
-            "contact_depths": scene.distance, "contact_thicknesses": jnp.zeros_like(scene.distance),
+            "contact_depths": scene.distance, "contact_velocities": scene.velocity, "contact_thicknesses": jnp.zeros_like(scene.distance),
         }  # fmt: skip
 
     return jax.jit(lambda key: jax.vmap(one)(jax.random.split(key, CHUNK)))
@@ -191,6 +193,14 @@ def _digest(file: Any) -> str:
     return digest.hexdigest()[:16]
 
 
+def facts(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a data set says of itself: robot, ranges, seed, counts, versions, hash."""
+    import h5py
+
+    with h5py.File(path, "r") as file:
+        return {k: v.item() if isinstance(v, np.generic) else v for k, v in file["data"].attrs.items()}
+
+
 class Data(eqx.Module):
     """A data set in memory: what was seen before every step and the states after it, with axes (trajectory, step)."""
 
@@ -206,8 +216,19 @@ class Data(eqx.Module):
         return tuple(self.next_q.shape[:2])  # type: ignore[return-value]
 
 
-def read(path: str | os.PathLike[str], model: Model, *, most: int | None = None) -> Data:
-    """Reads a data set for a robot, ours or one made by the original code, which has no head: give `dt` there by hand."""
+def read(path: str | os.PathLike[str], model: Model, *, most: int | None = None, dt: float | None = None) -> Data:
+    """Reads a data set for a robot, ours or one made by the original code, which does not tell its step: give `dt` there.
+
+    `most` limits the number of trajectories. All is held in memory; `blocks` reads piece by piece.
+    """
+    pieces = list(blocks(path, model, most, dt=dt))
+    return jax.tree.map(lambda *x: np.concatenate(x), *pieces)
+
+
+def blocks(
+    path: str | os.PathLike[str], model: Model, most: int | None = None, *, size: int = 4 * CHUNK, dt: float | None = None
+) -> Iterator[Data]:
+    """The data set in pieces of `size` trajectories."""
     import h5py
 
     path = Path(path)
@@ -215,27 +236,48 @@ def read(path: str | os.PathLike[str], model: Model, *, most: int | None = None)
         part = path.with_name(path.name + ".part")
         hint = f"; there is an unfinished '{part.name}': sample again to go on" if part.is_file() else ""
         raise FileNotFoundError(f"there is no data set '{path}'{hint}.")
-    t = model.topology
     try:
         with h5py.File(path, "r") as file:
             group = file["data"]
             attrs = dict(group.attrs)
-            arrays = {name: np.swapaxes(np.asarray(group[name][:, :most]), 0, 1) for name in group if name != "traj_lengths"}
+            count = min(group["states"].shape[1], most or 2**62)
+            for at in range(0, count, size):
+                until = min(at + size, count)
+                arrays = {n: np.swapaxes(np.asarray(group[n][:, at:until]), 0, 1) for n in group if n != "traj_lengths"}
+                _check(path, arrays, attrs, model)
+                yield _block(arrays, attrs, model, dt)
     except (OSError, KeyError, RuntimeError) as error:
         raise ValueError(f"'{path}' is not a whole data set: {error}") from error
-    _check(path, arrays, attrs, model)
+
+
+def _block(arrays: dict[str, np.ndarray], attrs: dict[str, Any], model: Model, dt: float | None) -> Data:
+    nq = model.topology.nq
+    known = dt if dt is not None else attrs.get("dt")
+    if known is None:
+        raise ValueError("the data set does not tell the length of its steps; give `dt`.")
+    frames = Frames(model.topology, float(known))
     quat = np.concatenate([arrays["root_body_q"][..., 6:7], arrays["root_body_q"][..., 3:6]], axis=-1)
     before, after = arrays["states"], arrays["next_states"]
     points = [arrays[f"contact_points_{i}"].reshape(*before.shape[:2], -1, 3) for i in (0, 1)]
     parts: Any = (
-        before[..., : t.nq], before[..., t.nq :], arrays["joint_acts"], arrays["gravity_dir"], arrays["root_body_q"][..., :3],
+        before[..., :nq], before[..., nq:], arrays["joint_acts"], arrays["gravity_dir"], arrays["root_body_q"][..., :3],
         np.asarray(quat_to_matrix(jnp.asarray(quat))), arrays["contact_normals"].reshape(points[0].shape), *points,
         arrays["contact_depths"].reshape(points[0].shape[:3]),
+        _velocities(frames, model, before[..., :nq], before[..., nq:], points).reshape(points[0].shape)
+        if "contact_velocities" not in arrays else arrays["contact_velocities"].reshape(points[0].shape),
+        np.asarray(frames.room(model, jnp.asarray(before[..., :nq]))),
     )  # fmt: skip
-    return Data(
-        Scene(*parts), after[..., : t.nq], after[..., t.nq :], float(attrs.get("dt", np.nan)), str(attrs.get("hash", "")),
-        str(attrs.get("model", "")),
-    )  # fmt: skip
+    facts = (float(known), str(attrs.get("hash", "")), str(attrs.get("model", "")))
+    return Data(Scene(*parts), after[..., :nq], after[..., nq:], *facts)
+
+
+def _velocities(frames: Frames, model: Model, q: np.ndarray, qd: np.ndarray, points: list[np.ndarray]) -> np.ndarray:
+    """Relative velocities of the contact candidates, for files that do not hold them."""
+
+    def one(q: Any, qd: Any, point: Any) -> Any:
+        return frames.contact_velocity(model, forward_kinematics(model, q), qd, point)
+
+    return np.asarray(jax.jit(jax.vmap(jax.vmap(one)))(q, qd, (points[0] + points[1]) / 2))
 
 
 def _check(path: Path, arrays: dict[str, np.ndarray], attrs: dict[str, Any], model: Model) -> None:

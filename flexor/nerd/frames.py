@@ -4,11 +4,13 @@ The root frame is that of the body on the first free joint, or, for a robot on a
 mounted. Everything is expressed in the root frame of its own instant (Xu et al. 2025, section 3.2):
 
     reads       velocities, joint coordinates (a hinge without limits by sine and cosine, rotations by their matrix), joint
-                torques, the direction of gravity, and for every contact candidate normal, point and distance, zero where it
-                is out of reach
-    predicts    the displacement over the step, R^T dp for the root's position, the rotation vector of quat^-1 quat' for
-                rotations, q' - q for the rest, wrapped for hinges without limits; and the change of the velocities,
-                R^T (v' - v) for the root
+                torques, the direction of gravity, for every stop of a joint how far it would be after a free step, and for
+                every contact candidate normal, point, relative velocity, distance, and distance after a free step, zero where
+                both are out of reach
+    predicts    the change of the velocities, R^T (v' - v) for the root; and of the displacement over the step, R^T dp for the
+                root's position, the rotation vector of quat^-1 quat' for rotations, q' - q for the rest (wrapped for hinges
+                without limits), what it is beyond dt (v + v') / 2: a number of second order in dt, so that an error of the
+                network moves the robot little
 
 Position and heading of the root never enter: predictions do not change when the whole scene is moved and turned about gravity.
 """
@@ -23,14 +25,15 @@ from jaxtyping import Array, Float
 
 from flexor.contact import detect
 from flexor.contact.detect import candidates
-from flexor.dynamics import actuator_force, forward_kinematics, integrate
+from flexor.dynamics import Kinematics, actuator_force, body_poses, body_velocities, forward_kinematics, integrate
 from flexor.model.model import Control, Model
 from flexor.model.topology import JOINT_NV, Topology
-from flexor.spatial import quat_log, quat_mul, quat_to_matrix, rotate
+from flexor.spatial import cross, quat_log, quat_mul, quat_to_matrix, rotate
 
 
 class Scene(NamedTuple):
-    """One instant: state, joint torques, direction of gravity, root frame, contact candidates; world axes."""
+    """One instant: state, joint torques, direction of gravity, root frame, contact candidates; world axes. `velocity` is
+    that of the candidates' second bodies against their first, `room` how far limited joints are from their two stops."""
 
     q: Float[Array, " nq"]
     qd: Float[Array, " nv"]
@@ -42,19 +45,30 @@ class Scene(NamedTuple):
     point_a: Float[Array, "ncon 3"]
     point_b: Float[Array, "ncon 3"]
     distance: Float[Array, " ncon"]
+    velocity: Float[Array, "ncon 3"]
+    room: Float[Array, "n_limited 2"]
 
 
 @dataclass(frozen=True)
 class Frames:
-    """The layout of inputs and targets for one robot; `reach` in m is the distance beyond which a candidate is not seen.
+    """The layout of inputs and targets for one robot and steps of `dt`; beyond `reach`, in m or rad, candidates and stops are not seen.
 
-    Switched off for ablations: `centric` (root frames; else the world's), `contacts` (contact inputs).
+    Switched off for ablations: `centric` (root frames; else the world's), `contacts` (contact inputs), `relative` (changes are
+    predicted; else the next state itself, for robots of hinges and slides).
     """
 
     topology: Topology
+    dt: float
     reach: float = 0.12
     centric: bool = True
     contacts: bool = True
+    relative: bool = True
+
+    def __post_init__(self) -> None:
+        turning = self.topology.joints_of("free", "ball")
+        if not self.relative and len(turning):
+            name = self.topology.joints[turning[0]].name
+            raise ValueError(f"rotations are predicted as changes only, and '{name}' turns in space.")
 
     @cached_property
     def root(self) -> int | None:
@@ -67,6 +81,11 @@ class Frames:
         """Degrees of freedom on which joint torques act: all but those of free joints."""
         t = self.topology
         return np.flatnonzero([t.joints[j].kind != "free" for j in t.dof_joint])
+
+    @cached_property
+    def stopped(self) -> np.ndarray:
+        """Degrees of freedom of limited joints."""
+        return self.topology.v_start[self.topology.limited]
 
     @cached_property
     def linear(self) -> np.ndarray:
@@ -92,9 +111,10 @@ class Frames:
                 names.append(j.name)
         names += [f"velocity {t.dof_name(i)}" for i in range(t.nv)]
         names += [f"torque {t.dof_name(i)}" for i in self.pushed] + [f"gravity {a}" for a in "xyz"]
+        names += [f"stop {t.joints[i].name} {side}" for i in t.limited for side in ("low", "high")]
         if self.contacts:
             for c, pair in enumerate(candidates(t)):
-                parts = ("nx", "ny", "nz", "px", "py", "pz", "distance")
+                parts = ("nx", "ny", "nz", "px", "py", "pz", "vx", "vy", "vz", "distance", "ahead")
                 names += [f"contact {t.pairs[pair].name}.{c} {part}" for part in parts]
         return tuple(names)
 
@@ -121,22 +141,55 @@ class Frames:
         """Everything the input is made of, in world axes, as data sets keep it."""
         assert control.u is not None
         assert control.tau is not None
-        torque = (actuator_force(model, q, qd, control.u) + control.tau)[self.pushed]
+        return self.look(model, q, qd, (actuator_force(model, q, qd, control.u) + control.tau)[self.pushed])
+
+    def look(self, model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"], torque: Float[Array, " n"]) -> Scene:
+        """`observe` with the joint torques themselves."""
         g = model.gravity
         strength = jnp.linalg.norm(g)
         origin, rotation = self.frame(model, q)
-        found = detect(model, forward_kinematics(model, q))
+        kin = forward_kinematics(model, q)
+        found = detect(model, kin)
         down = g / jnp.where(strength > 0, strength, 1.0)
-        return Scene(q, qd, torque, down, origin, rotation, found.normal, found.point_a, found.point_b, found.distance)
+        velocity = self.contact_velocity(model, kin, qd, found.point)
+        contacts = (found.normal, found.point_a, found.point_b, found.distance, velocity)
+        return Scene(q, qd, torque, down, origin, rotation, *contacts, self.room(model, q))
+
+    def contact_velocity(
+        self, model: Model, kin: Kinematics, qd: Float[Array, " nv"], point: Float[Array, "ncon 3"]
+    ) -> Float[Array, "ncon 3"]:
+        """Velocity of the candidates' second bodies against their first, at given points."""
+        t = self.topology
+        pairs = [t.pairs[i] for i in candidates(t)]
+        if not pairs:
+            return jnp.zeros((0, 3), qd.dtype)
+        twist, place = body_velocities(model, kin, qd), body_poses(model, kin)[0]
+        a, b = (np.array([t.geoms[g].body for g in side]) for side in zip(*((p.a, p.b) for p in pairs), strict=True))
+        speeds = [twist[i, 3:] + cross(twist[i, :3], point - place[i]) for i in (a, b)]
+        return speeds[1] - speeds[0]
+
+    def room(self, model: Model, q: Float[Array, "*batch nq"]) -> Float[Array, "*batch n_limited 2"]:
+        """How far limited joints are from their lower and upper stops."""
+        t = self.topology
+        limits, at = model.joints.range[t.limited], q[..., t.q_start[t.limited]]
+        return jnp.stack([at - limits[:, 0], limits[:, 1] - at], axis=-1)
 
     def features(self, scene: Scene) -> Float[Array, " n_in"]:
         """The network's input for what was observed."""
         into, p = scene.rotation.T, scene.origin
         parts = [*self._coordinates(scene.q, p, into), self._turned(scene.qd, into), scene.torque, into @ scene.gravity]
+        moved = self.dt * scene.qd[self.stopped]
+        parts.append(jnp.clip(scene.room + jnp.stack([moved, -moved], axis=-1), -self.reach, self.reach).ravel())
         if self.contacts and len(scene.distance):
             normal, point = rotate(into, scene.normal), rotate(into, (scene.point_a + scene.point_b) / 2 - p)
-            seen = jnp.concatenate([normal, point, scene.distance[:, None]], axis=1)
-            parts.append(jnp.where((scene.distance < self.reach)[:, None], seen, 0.0).ravel())
+            ahead = scene.distance + self.dt * jnp.sum(scene.normal * scene.velocity, axis=1)
+            numbers = (
+                rotate(into, scene.velocity),
+                scene.distance[:, None],
+                jnp.clip(ahead, -self.reach, self.reach)[:, None],
+            )
+            near = jnp.minimum(scene.distance, ahead) < self.reach
+            parts.append(jnp.where(near[:, None], jnp.concatenate([normal, point, *numbers], axis=1), 0.0).ravel())
         return jnp.concatenate(parts)
 
     def _coordinates(self, q: Array, p: Array, into: Array) -> list[Array]:
@@ -176,15 +229,21 @@ class Frames:
     def target(self, scene: Scene, new_q: Float[Array, " nq"], new_qd: Float[Array, " nv"]) -> Float[Array, " n_out"]:
         """What the network should predict for a step: `decode` undoes it."""
         q, qd, into = scene.q, scene.qd, scene.rotation.T
-        return jnp.concatenate([self._turned(self.difference(q, new_q), into), self._turned(new_qd - qd, into)])
+        if not self.relative:
+            return jnp.concatenate([self.difference(jnp.zeros_like(q), new_q), new_qd])
+        beyond = self.difference(q, new_q) - self.dt * (qd + new_qd) / 2
+        return jnp.concatenate([self._turned(beyond, into), self._turned(new_qd - qd, into)])
 
     def decode(
         self, model: Model, q: Array, qd: Array, y: Float[Array, " n_out"]
     ) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
         """The state after the step."""
-        R = self.frame(model, q)[1]
         nv = self.topology.nv
-        return integrate(model, q, self._turned(y[:nv], R)), qd + self._turned(y[nv:], R)
+        if not self.relative:
+            return y[:nv], y[nv:]
+        R = self.frame(model, q)[1]
+        new_qd = qd + self._turned(y[nv:], R)
+        return integrate(model, q, self._turned(y[:nv], R) + self.dt * (qd + new_qd) / 2), new_qd
 
 
 def dof_kinds(t: Topology) -> np.ndarray:

@@ -99,20 +99,20 @@ class Transformer(eqx.Module):
         y = jax.nn.gelu(_normed(h, self.gain) @ self.head1.T) @ self.head2.T
         return y * self.norms.y_std + self.norms.y_mean
 
-    def sequence(self, x: Float[Array, "t n_in"]) -> Float[Array, "t n_out"]:
-        """Predictions after each step of a sequence, each from the `history` steps up to it."""
-        s, t = self.sizes, len(x)
+    def sequence(self, x: Float[Array, "*batch t n_in"]) -> Float[Array, "*batch t n_out"]:
+        """Predictions after each step of sequences, each from the `history` steps up to it."""
+        s, t = self.sizes, x.shape[-2]
         ahead = np.arange(t)[:, None] - np.arange(t)
         seen = jnp.asarray((ahead >= 0) & (ahead < s.history))
-        h = self._tokens(x)
+        h = self._tokens(x.reshape(-1, x.shape[-1]))  # products of two matrices each, however many sequences there are
         for block in self.blocks:
-            q, k, v = self._qkv(block, h)
+            q, k, v = (z.reshape(-1, t, *z.shape[1:]) for z in self._qkv(block, h))
             q, k = _rotary(q, jnp.arange(t)), _rotary(k, jnp.arange(t))
-            scores = jnp.einsum("ihd,jhd->hij", q, k) / math.sqrt(q.shape[-1])
+            scores = jnp.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(q.shape[-1])
             share = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
-            h = h + jnp.einsum("hij,jhd->ihd", share, v).reshape(t, -1) @ block.out.T
+            h = h + jnp.einsum("bhij,bjhd->bihd", share, v).reshape(h.shape) @ block.out.T
             h = h + _mlp(block, h)
-        return self._heads(h)
+        return self._heads(h).reshape(*x.shape[:-1], -1)
 
     def begin(self) -> Cache:
         """No steps yet."""
@@ -154,7 +154,7 @@ def _mlp(block: Block, h: Array) -> Array:
     return jax.nn.gelu(_normed(h, block.gain2) @ block.up.T) @ block.down.T
 
 
-def _rotary(x: Float[Array, "t heads d"], position: Int[Array, " t"]) -> Float[Array, "t heads d"]:
+def _rotary(x: Float[Array, "*batch t heads d"], position: Int[Array, " t"]) -> Float[Array, "*batch t heads d"]:
     """Pairs of numbers turned by an angle that grows with the position, fast in the first pairs and slowly in the last."""
     half = x.shape[-1] // 2
     rate = SHARPEST ** (-np.arange(half) / half)

@@ -11,16 +11,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from flexor.contact import detect
+from flexor.dynamics import forward_kinematics
 from flexor.model.model import Model
 from flexor.spatial import quat_exp, quat_mul, quat_to_matrix
 
 
 @dataclass(frozen=True)
 class Planes:
-    """Random ground planes: a unit normal within `tilt` of its description's, shifted along it by a number from `offset`, m."""
+    """Random ground planes: a unit normal within `tilt` of its description's, and along it a distance from `offset`, in m, to
+    the point `about`, by default where the plane is described."""
 
     tilt: float = math.pi
     offset: tuple[float, float] = (-0.5, 0.5)
+    about: tuple[float, float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -29,13 +33,16 @@ class Ranges:
 
     What is not named: limited joints over their range, other hinges over the circle, slides and positions as described,
     velocities within 1 m/s and 2 pi rad/s. Free and ball joints turn by up to `tilt` about a random axis. `control` is the
-    share of each actuator's range that random controls cover; zero for passive motion.
+    share of each actuator's range that random controls cover, zero for passive motion, and `passive` the share of trajectories
+    without controls. Of `draws` random states the first that is free of contact is taken, or the one with the most room.
     """
 
     q: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     qd: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     tilt: float = math.pi / 2
     control: float = 1.0
+    passive: float = 0.0
+    draws: int = 16
     planes: Planes | None = None
 
     def check(self, model: Model) -> None:
@@ -48,6 +55,10 @@ class Ranges:
                     raise KeyError(f"no {what} of '{t.name}' matches '{pattern}'; they are {', '.join(names[what])}.")
                 if not low <= high:
                     raise ValueError(f"the range of '{pattern}' is empty: {low} to {high}.")
+        if not 0 <= self.passive <= 1:
+            raise ValueError(f"the share of passive trajectories lies between 0 and 1, got {self.passive}.")
+        if self.draws < 1:
+            raise ValueError(f"a state needs one draw at least, got {self.draws}.")
         if self.control and model.nu and not np.all(np.isfinite(np.asarray(model.actuators.ctrl_range))):
             raise ValueError(
                 f"'{t.name}' has actuators without a control range; give `control=0`, or ranges in the description."
@@ -77,6 +88,14 @@ class Ranges:
 
     def draw(self, model: Model, key: Array) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
         """A random initial state."""
+        if self.draws == 1 or not model.topology.pairs:
+            return self._one(model, key)
+        q, qd = jax.vmap(lambda k: self._one(model, k))(jax.random.split(key, self.draws))
+        room = jax.vmap(lambda q: jnp.min(detect(model, forward_kinematics(model, q)).distance))(q)
+        best = jnp.where(jnp.any(room > 0), jnp.argmax(room > 0), jnp.argmax(room))
+        return q[best], qd[best]
+
+    def _one(self, model: Model, key: Array) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
         t = model.topology
         low, high = (jnp.asarray(x, model.dtype) for x in self.bounds(model))
         where, turn = jax.random.split(key)
@@ -105,7 +124,8 @@ class Ranges:
             quat = quat_mul(turn, model.geoms.quat[i])
             low, high = self.planes.offset
             normal = quat_to_matrix(quat)[:, 2]
-            pos = model.geoms.pos[i] + normal * jax.random.uniform(c, (), model.dtype, low, high)
+            about = model.geoms.pos[i] if self.planes.about is None else jnp.asarray(self.planes.about, model.dtype)
+            pos = about + normal * jax.random.uniform(c, (), model.dtype, low, high)
             model = eqx.tree_at(
                 lambda m: (m.geoms.pos, m.geoms.quat),
                 model,

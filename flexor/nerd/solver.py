@@ -24,12 +24,11 @@ class Memory(eqx.Module):
 class NerdSolver(AbstractSolver):
     """A robot's dynamics and contact as a transformer, or the mean of an ensemble (a leading axis of every weight).
 
-    `dt` is the step it was trained for; another raises. A state without memory starts with an empty window.
+    The step is the one it was trained for; another raises. A state without memory starts with an empty window.
     """
 
     network: Transformer
     frames: Frames = eqx.field(static=True)
-    dt: float = eqx.field(static=True)
     kernels: ClassVar[bool] = False
 
     def check(self, model: Model) -> None:
@@ -45,8 +44,8 @@ class NerdSolver(AbstractSolver):
         return eqx.tree_at(lambda s: s.memory, state, memory, is_leaf=lambda x: x is None)
 
     def step(self, model: Model, state: State, control: Control, dt: Float[Array, ""]) -> State:
-        if not isinstance(dt, jax.core.Tracer) and abs(float(dt) / self.dt - 1) > 1e-4:
-            raise ValueError(f"the learned solver steps by {self.dt:g} s and by nothing else, got {float(dt):g} s.")
+        if not isinstance(dt, jax.core.Tracer) and abs(float(dt) / self.frames.dt - 1) > 1e-4:
+            raise ValueError(f"the learned solver steps by {self.frames.dt:g} s and by nothing else, got {float(dt):g} s.")
         memory = state.memory if isinstance(state.memory, Memory) else self.init(model, state).memory
         x = self.frames.encode(model, state.q, state.qd, as_control(model, control)).astype(self.network.embed.dtype)
         y, cache = eqx.filter_vmap(lambda n, c: n.step(x, c))(self.network, memory.cache)

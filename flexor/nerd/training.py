@@ -23,12 +23,14 @@ from jaxtyping import Array
 
 from flexor.model.files import write_whole
 from flexor.model.model import Model
-from flexor.nerd.data import Data
+from flexor.nerd.data import Data, blocks
+from flexor.nerd.examples import Examples, examples
 from flexor.nerd.frames import Frames
-from flexor.nerd.network import Norms, Sizes, Transformer
+from flexor.nerd.network import Sizes, Transformer
 
+HUBER = 0.05
 Progress = Callable[[int, int, float], None]
-FLOOR = 1e-8  # deviation below which an input or a target is taken for constant
+Judge = Callable[[Transformer], dict[str, float]]
 
 
 @dataclass(frozen=True)
@@ -59,89 +61,88 @@ class Run(eqx.Module):
     step: Array
 
 
-def windows(
-    data: Data, frames: Frames, model: Model, rows: np.ndarray, starts: np.ndarray, length: int
-) -> tuple[Array, Array]:
-    """Inputs and targets of windows: (batch, length, n)."""
-    at = starts[:, None] + np.arange(length)
-    scene = jax.tree.map(lambda x: x[rows[:, None], at], data.scene)
-    return _encode(frames, scene, data.next_q[rows[:, None], at], data.next_qd[rows[:, None], at])
-
-
-@eqx.filter_jit
-def _encode(frames: Frames, scene: Any, next_q: Any, next_qd: Any) -> tuple[Array, Array]:
-    both = jax.vmap(jax.vmap(lambda s, q, qd: (frames.features(s), frames.target(s, q, qd))))
-    return both(jax.tree.map(jnp.asarray, scene), jnp.asarray(next_q), jnp.asarray(next_qd))
-
-
-def norms_of(data: Data, frames: Frames, model: Model, seed: int = 0, most: int = 20_000) -> Norms:
-    """Means and deviations over some thousand transitions; numbers that never change get deviation one."""
-    n, t = data.shape
-    rng = np.random.default_rng(seed)
-    rows = rng.integers(0, n, -(-most // t))
-    x, y = windows(data, frames, model, rows, np.zeros(len(rows), int), t)
-    x, y = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
-    found: list[Array] = []
-    for v in (np.asarray(x, float), np.asarray(y, float)):
-        found += [jnp.asarray(v.mean(0)), jnp.asarray(np.where(v.std(0) > FLOOR, v.std(0), 1.0))]
-    return Norms(*found)
-
-
 def loss(network: Transformer, x: Array, y: Array) -> Array:
-    """Mean square error in units of the targets' deviations, over all positions of all windows."""
-    return jnp.mean(((jax.vmap(network.sequence)(x) - y) / network.norms.y_std) ** 2)
+    """Mean of h^2 (sqrt(1 + (e / h)^2) - 1) over all numbers of all positions, e the errors in units of the targets' deviations."""
+    error = (network.sequence(x) - y) / network.norms.y_std
+    return jnp.mean(HUBER**2 * (jnp.sqrt(1 + (error / HUBER) ** 2) - 1))
+
+
+def losses(ensemble: Transformer, x: Array, y: Array) -> Array:
+    """The loss of every member, one after the other: batched products of small matrices are slow on CPUs."""
+    members = [jax.tree.map(lambda w: w[i] if eqx.is_array(w) else w, ensemble) for i in range(len(ensemble.embed))]  # noqa: B023
+    return jnp.stack([loss(m, x, y) for m in members])
 
 
 def train(
     model: Model,
-    data: Data,
+    data: Data | str | os.PathLike[str],
     *,
     sizes: Sizes = Sizes(),  # noqa: B008
     options: Training = Training(),  # noqa: B008
     frames: Frames | None = None,
     out: str | os.PathLike[str] | None = None,
-    start: Transformer | None = None,
+    judge: Judge | None = None,
     progress: Progress | None = None,
 ) -> tuple[Transformer, list[dict[str, float]]]:
-    """Trains a network (an ensemble, in the leading axis) and returns it with the history of its losses.
+    """Trains a network (an ensemble, in the leading axis) on a data set or its file; returns it with the history of its losses.
 
     With `out`, a folder, checkpoints and `history.csv` are kept there, and a run that finds a checkpoint of the same options
-    goes on from it. `start` continues from given weights with their normalisation.
+    goes on from it. What `judge` says of a network, for instance errors of passive motion, is noted beside the losses.
     """
-    import optax
-
-    frames = Frames(model.topology) if frames is None else frames
+    frames = frames or Frames(model.topology, next(blocks(data, model, 1)).dt if not isinstance(data, Data) else data.dt)
     folder = None if out is None else Path(out)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    n, t = data.shape
+    shown = examples(data, model, frames)
+    n, t = shown.shape
     if t < options.window:
         raise ValueError(f"windows of {options.window} steps do not fit into trajectories of {t}.")
     held = max(1, round(options.held_out * n))
     if n - held < 1:
         raise ValueError(f"{n} trajectories are too few to hold some out.")
-    optimiser = optax.chain(
-        optax.clip_by_global_norm(options.clip),
-        optax.adam(optax.linear_schedule(options.rate, options.last_rate, options.steps)),
-    )
-    run = _first(data, frames, model, sizes, options, optimiser, start)
-    run, history = _restore(folder, run, options, data)
-    advance = _advance(optimiser)
-    judge = eqx.filter_jit(eqx.filter_vmap(loss, in_axes=(eqx.if_array(0), None, None)))
-    test = windows(data, frames, model, *_draw(options, 10**9, n - held, n, t), options.window)
+    optimiser = _optimiser(options)
+    run, history = _restore(folder, _first(shown, sizes, options, optimiser), options, shown)
+    advance, judged, place = _advance(optimiser), eqx.filter_jit(losses), _placement(options.batch)
+    test = shown.windows(*_draw(options, 10**9, n - held, n, t), options.window)
     while int(run.step) < options.steps:
         step = int(run.step)
-        x, y = windows(data, frames, model, *_draw(options, step, 0, n - held, t), options.window)
-        run, value = advance(run, x, y)
+        run, value = advance(run, *place(shown.windows(*_draw(options, step, 0, n - held, t), options.window)))
         if (step + 1) % options.every == 0 or step + 1 == options.steps:
-            row = {"step": step + 1, "loss": float(jnp.mean(value)), "held_out": float(jnp.mean(judge(run.network, *test)))}
+            row = {"step": step + 1, "loss": float(jnp.mean(value)), "held_out": float(jnp.mean(judged(run.network, *test)))}
             if not np.isfinite(row["loss"]):
                 raise FloatingPointError(f"the loss left the finite numbers at step {step + 1}: a smaller rate may help.")
-            history.append(row)
-            _keep(folder, run, history, options, data)
+            history.append(row | (judge(run.network) if judge else {}))
+            _keep(folder, run, history, options, shown)
         if progress is not None:
             progress(step + 1, options.steps, history[-1]["held_out"] if history else float("nan"))
     return run.network, history
+
+
+def _optimiser(options: Training) -> Any:
+    """Muon (Jordan et al. 2024) for matrices, Adam at a fifth of the rate for the rest, gradients clipped."""
+    import optax
+    from optax.contrib import MuonDimensionNumbers, muon
+
+    def rate(share: float) -> Any:
+        return optax.linear_schedule(share * options.rate, share * options.last_rate, options.steps)
+
+    axes = MuonDimensionNumbers(reduction_axis=2, output_axis=1)  # the first axis counts the members
+
+    def matrices(weights: Any) -> Any:
+        return jax.tree.map(lambda w: axes if w.ndim == 3 else None, weights)
+
+    steps = muon(rate(1.0), adam_learning_rate=rate(0.2), muon_weight_dimension_numbers=matrices)
+    return optax.chain(optax.clip_by_global_norm(options.clip), steps)
+
+
+def _placement(batch: int) -> Callable[[Any], Any]:
+    """Puts batches on all devices of JAX, a share on each, where there are several that divide them."""
+    devices = jax.devices()
+    if len(devices) == 1 or batch % len(devices):
+        return lambda arrays: arrays
+    mesh = jax.sharding.Mesh(np.array(devices), ("batch",))
+    shared = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
+    return lambda arrays: jax.device_put(arrays, shared)
 
 
 def _draw(options: Training, step: int, low: int, high: int, t: int) -> tuple[np.ndarray, np.ndarray]:
@@ -150,15 +151,10 @@ def _draw(options: Training, step: int, low: int, high: int, t: int) -> tuple[np
     return rng.integers(low, high, options.batch), rng.integers(0, t - options.window + 1, options.batch)
 
 
-def _first(
-    data: Data, frames: Frames, model: Model, sizes: Sizes, options: Training, optimiser: Any, start: Transformer | None
-) -> Run:
-    if start is None:
-        norms = norms_of(data, frames, model, options.seed)
-        keys = jax.random.split(jax.random.key(options.seed), options.members)
-        network = eqx.filter_jit(eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k)))(keys)
-    else:
-        network = start
+def _first(shown: Examples, sizes: Sizes, options: Training, optimiser: Any) -> Run:
+    norms = shown.norms(options.seed)
+    keys = jax.random.split(jax.random.key(options.seed), options.members)
+    network = eqx.filter_jit(eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k)))(keys)
     return Run(network, optimiser.init(trainable(network)), jnp.zeros((), jnp.int32))
 
 
@@ -177,7 +173,7 @@ def _advance(optimiser: Any) -> Callable[[Run, Array, Array], tuple[Run, Array]]
 
         def total(weights: Any) -> tuple[Array, Array]:
             whole = eqx.combine(weights, run.network)
-            each = eqx.filter_vmap(loss, in_axes=(eqx.if_array(0), None, None))(whole, x, y)
+            each = losses(whole, x, y)
             return jnp.sum(each), each
 
         gradient, value = jax.grad(total, has_aux=True)(weights)
@@ -188,12 +184,12 @@ def _advance(optimiser: Any) -> Callable[[Run, Array, Array], tuple[Run, Array]]
     return advance
 
 
-def _signature(options: Training, data: Data, run: Run) -> str:
+def _signature(options: Training, data: Examples, run: Run) -> str:
     shapes = [tuple(x.shape) for x in jax.tree.leaves(eqx.filter(run.network, eqx.is_array))]
     return json.dumps([asdict(options), data.hash, data.shape, shapes], sort_keys=True)
 
 
-def _keep(folder: Path | None, run: Run, history: list[dict[str, float]], options: Training, data: Data) -> None:
+def _keep(folder: Path | None, run: Run, history: list[dict[str, float]], options: Training, data: Examples) -> None:
     """Writes the checkpoint whole or not at all, and the history beside it."""
     if folder is None:
         return
@@ -207,7 +203,7 @@ def _keep(folder: Path | None, run: Run, history: list[dict[str, float]], option
         writer.writerows(history)
 
 
-def _restore(folder: Path | None, run: Run, options: Training, data: Data) -> tuple[Run, list[dict[str, float]]]:
+def _restore(folder: Path | None, run: Run, options: Training, data: Examples) -> tuple[Run, list[dict[str, float]]]:
     path = None if folder is None else folder / "checkpoint.npz"
     if path is None or not path.is_file():
         return run, []

@@ -126,7 +126,7 @@ def test_training_is_reproducible_and_resumes_to_the_same_weights(sim, path, tmp
 def test_passive_motion_is_judged_against_the_truth(sim, path):
     found = read(path, sim.model)
     network, _ = train(sim.model, found, sizes=SMALL, options=QUICK)
-    nerd = Nerd(sim.model, network, Frames(sim.model.topology), 1 / 60)
+    nerd = Nerd(sim.model, network, Frames(sim.model.topology, 1 / 60))
     result = evaluate_passive(nerd, sim.solver, Ranges(control=0.0), substeps=2, steps=8, rollouts=4)
     rows = result.rows((4, 8, 100))
     assert [r["steps"] for r in rows] == [4, 8]

@@ -36,7 +36,7 @@ def states(model, count, seed=0):
 
 
 def test_decode_undoes_target(model):
-    frames = Frames(model.topology)
+    frames = Frames(model.topology, 1 / 60)
     (q, new_q), (qd, new_qd) = (np.asarray(x).reshape(2, 20, -1) for x in states(model, 40))
 
     def there_and_back(q, qd, new_q, new_qd):
@@ -52,7 +52,7 @@ def test_decode_undoes_target(model):
 
 
 def test_every_input_has_its_name(model):
-    frames = Frames(model.topology)
+    frames = Frames(model.topology, 1 / 60)
     x = eqx.filter_eval_shape(lambda m: frames.encode(m, m.reference, jnp.zeros(m.nv), as_control(m, None)), model)
     assert x.shape == (len(frames.labels),) == (len(set(frames.labels)),)
 
@@ -85,7 +85,7 @@ def moved(model, frames, q, qd, angle, shift):
 def test_inputs_do_not_change_when_the_scene_is_moved(model):
     if model.topology.name == "pusher":
         pytest.skip("two trees on the world: its first body's frame is the root of both")
-    frames = Frames(model.topology, reach=10.0)
+    frames = Frames(model.topology, 1 / 60, reach=10.0)
 
     def change(q, qd, angle):
         other = moved(model, frames, q, qd, angle, shift=jnp.array([0.4, -1.3, 0.6]))
@@ -97,7 +97,7 @@ def test_inputs_do_not_change_when_the_scene_is_moved(model):
 
 def test_far_candidates_are_not_seen():
     model = fx.load("cube").astype(jnp.float64)
-    frames = Frames(model.topology, reach=0.05)
+    frames = Frames(model.topology, 1 / 60, reach=0.05)
     control = as_control(model, None)
     encode = jax.jit(lambda z: frames.encode(model, model.reference.at[2].set(z), jnp.zeros(6), control))
     high, low = encode(3.0), encode(0.0524)
@@ -108,7 +108,7 @@ def test_far_candidates_are_not_seen():
 
 def test_ablations_see_the_world_and_no_contacts():
     model = fx.load("cube").astype(jnp.float64)
-    world, blind = Frames(model.topology, centric=False), Frames(model.topology, contacts=False)
+    world, blind = Frames(model.topology, 1 / 60, centric=False), Frames(model.topology, 1 / 60, contacts=False)
     control = as_control(model, None)
     encode = jax.jit(lambda x: world.encode(model, model.reference.at[0].set(x), jnp.zeros(6), control))
     here, there = encode(0.0), encode(1.0)

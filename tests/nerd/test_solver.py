@@ -26,8 +26,8 @@ def network(n_in, n_out, members=1, dtype=jnp.float64, seed=0):
 @pytest.fixture(scope="module")
 def cube():
     model = fx.load("cube").astype(jnp.float64)
-    frames = Frames(model.topology)
-    return Nerd(model, network(len(frames.labels), frames.outputs, members=2), frames, 1 / 148)
+    frames = Frames(model.topology, 1 / 148)
+    return Nerd(model, network(len(frames.labels), frames.outputs, members=2), frames)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
@@ -95,7 +95,7 @@ def test_a_bare_state_starts_with_an_empty_window(cube):
 def test_it_says_what_it_is_not_for(cube):
     with pytest.raises(ValueError, match="trained for 'cube', and this is 'cartpole'"):
         fx.Simulator(fx.load("cartpole"), cube.solver(), dt=cube.dt)
-    solver = NerdSolver(cube.network, cube.frames, cube.dt)
+    solver = NerdSolver(cube.network, cube.frames)
     with pytest.raises(ValueError, match=r"steps by 0\.00675676 s and by nothing else"):
         solver.step(cube.model, fx.State(cube.model.reference, jnp.zeros(6), jnp.zeros(())), None, jnp.asarray(0.01))
     with pytest.raises(ValueError, match="multiple of twice the 4 heads"):
@@ -104,9 +104,7 @@ def test_it_says_what_it_is_not_for(cube):
 
 def test_files(cube, tmp_path):
     path = tmp_path / "cube.safetensors"
-    half = Nerd(
-        cube.model.astype(jnp.float32), jax.tree.map(lambda x: x.astype(jnp.float32), cube.network), cube.frames, cube.dt
-    )
+    half = Nerd(cube.model.astype(jnp.float32), jax.tree.map(lambda x: x.astype(jnp.float32), cube.network), cube.frames)
     half.save(path)
     again = fx.nerd.load(path, half.model)
     assert eqx.tree_equal(again.network, half.network)
