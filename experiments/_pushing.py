@@ -13,6 +13,7 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
+from scipy.optimize import brentq
 
 import flexor as fx
 
@@ -153,22 +154,37 @@ def corners(outline: np.ndarray, count: int = CORNERS) -> np.ndarray:
 
 
 def grid(outline: np.ndarray, step: float = GRID) -> np.ndarray:
-    """Points of a square grid about the middle of the outline's box, those that lie inside."""
+    """Points of a square grid, those that lie inside. Along each axis a point or the middle between two lies in the middle of the
+    outline's box, whichever brings points nearer to its ends."""
     low, high = outline.min(axis=0), outline.max(axis=0)
-    count = np.ceil((high - low) / step / 2).astype(int)
-    axes = [c + step * (np.arange(-n, n) + 0.5) for c, n in zip((low + high) / 2, count, strict=True)]
+    axes = []
+    for centre, half in zip((low + high) / 2, (high - low) / 2, strict=True):
+        whole, shifted = np.floor(half / step), np.floor(half / step - 0.5) + 0.5
+        reach = max(whole, shifted)
+        axes.append(centre + step * np.arange(-reach, reach + 0.5))
     points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
     return points[inside(outline, points)]
 
 
 def shares(shape: Shape, points: np.ndarray, fine: int = 200) -> np.ndarray:
-    """Which share of the object's area is nearest to each point."""
+    """Shares of an evenly spread weight: of the area that is nearest to each point, then weighted so that the mean square
+    distance from the centroid is the area's own. Points inside alone would turn too easily."""
     low, high = shape.outline.min(axis=0), shape.outline.max(axis=0)
     axes = [np.linspace(a, b, fine) for a, b in zip(low, high, strict=True)]
     cells = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2)
     cells = cells[inside(corners(shape.outline), cells)]
     nearest = np.sum((cells[:, None] - points) ** 2, axis=-1).argmin(axis=1)
-    return np.bincount(nearest, minlength=len(points)) / len(cells)
+    share = np.bincount(nearest, minlength=len(points)) / len(cells)
+    square = np.sum((points - shape.centroid) ** 2, axis=1)
+    wanted = np.mean(np.sum((cells - shape.centroid) ** 2, axis=1))
+
+    def spread(k: float) -> np.ndarray:
+        weighted = share * np.exp(k * (square / wanted - 1))
+        return weighted / weighted.sum()
+
+    if not np.sum(spread(-5.0) * square) < wanted < np.sum(spread(5.0) * square):
+        return share
+    return spread(brentq(lambda k: float(np.sum(spread(k) * square)) - wanted, -5.0, 5.0))
 
 
 # the frames of the measurements

@@ -140,75 +140,78 @@ def ends(body: Object, parameters: Parameters, net: Any, batch: Batch) -> Float[
 
 
 class Training(NamedTuple):
-    """Adam with a rate that falls along half a cosine; `pull` draws the weights towards those they started from."""
+    """Adam with a rate that falls along half a cosine; `pull` draws the weights towards those they started from. A step takes
+    `size` pushes of one table, chosen by its number of pushes or, where `even`, every surface and every shape on it as often."""
 
     steps: int
     rate: float
     size: int = 64
     pull: float = 0.0
+    even: bool = False
     seed: int = 0
 
 
-def descend(
-    start: Any,
-    gradient: Callable[..., Any],
-    tables: Sequence[Table],
-    how: Training,
-    frames: Frames,
-    bodies: dict[str, Object],
-) -> Any:
-    """The tree after stochastic gradient descent; a step takes pushes of one table, each table as often as it has pushes."""
+def _chances(tables: Sequence[Table], even: bool) -> np.ndarray:
+    """How often each table is taken."""
+    if not even:
+        weights = np.array([float(len(t)) for t in tables])
+    else:
+        objects = [(t.surface, t.shape) for t in tables]
+        on = [s for s, _ in set(objects)]
+        weights = np.array([1 / (objects.count(o) * on.count(o[0])) for o in objects])
+    return weights / weights.sum()
+
+
+def descend(start: Any, gradient: Callable[..., Any], tables: Sequence[Table], frames: Frames, how: Training) -> Any:
+    """The tree after stochastic gradient descent with `gradient(tree, table, batch)`."""
     rng = np.random.default_rng(how.seed)
     adam = optax.chain(optax.clip_by_global_norm(1.0), optax.adam(optax.cosine_decay_schedule(how.rate, how.steps, 0.02)))
     first = weights = eqx.filter(start, eqx.is_inexact_array)
     state = adam.init(weights)
-    chance = np.array([len(t) for t in tables]) / sum(len(t) for t in tables)
+    chances = _chances(tables, how.even)
     for _ in range(how.steps):
-        table = tables[rng.choice(len(tables), p=chance)]
+        table = tables[rng.choice(len(tables), p=chances)]
         some = batch(table, frames, rng.choice(len(table), how.size, replace=len(table) < how.size))
-        slope = gradient(eqx.combine(weights, start), bodies[table.shape], some)
-        slope = jax.tree.map(
-            lambda g, w, w0: g + how.pull * (w - w0), eqx.filter(slope, eqx.is_inexact_array), weights, first
-        )
+        slope = eqx.filter(gradient(eqx.combine(weights, start), table, some), eqx.is_inexact_array)
+        slope = jax.tree.map(lambda g, w, w0: g + how.pull * (w - w0), slope, weights, first)
         change, state = adam.update(slope, state)
         weights = optax.apply_updates(weights, change)
     return eqx.combine(weights, start)
 
 
-def tune(
-    start: Parameters,
-    tables: Sequence[Table],
-    frames: Frames,
-    bodies: dict[str, Object],
-    how: Training,
-    *,
-    net: fx.Augmentation | None = None,
-    alone: bool = False,
-) -> Parameters:
-    """Parameters by gradient. Those of several objects have no middle and no bias in common; a single object is `alone`."""
+class Trainer(NamedTuple):
+    """Pushes, frames and objects to learn from. `net` is what the simulator has while parameters are tuned."""
 
-    def gradient(p: Parameters, body: Object, some: Batch) -> Parameters:
-        slope, _ = _gradient((p, net), body, some)
-        return slope if alone else slope._replace(middle=0 * slope.middle, bias=0 * slope.bias)
+    tables: Sequence[Table]
+    frames: Frames
+    bodies: dict[str, Object]
+    net: fx.Augmentation | None = None
 
-    return descend(start, gradient, tables, how, frames, bodies)
+    def tune(self, start: Parameters, how: Training, free: Sequence[str]) -> Parameters:
+        """Parameters by gradient; those not named in `free` stay."""
 
+        def gradient(p: Parameters, table: Table, some: Batch) -> Parameters:
+            slope, _ = _gradient((p, self.net), self.bodies[table.shape], some)
+            return Parameters(*(g if name in free else 0 * g for name, g in zip(slope._fields, slope, strict=True)))
 
-def learn(
-    net: fx.Augmentation,
-    parameters: Callable[[str], Parameters],
-    tables: Sequence[Table],
-    frames: Frames,
-    bodies: dict[str, Object],
-    how: Training,
-) -> fx.Augmentation:
-    """The networks after training through the simulator, with the parameters of each shape."""
+        return descend(start, gradient, self.tables, self.frames, how)
 
-    def gradient(n: fx.Augmentation, body: Object, some: Batch) -> Any:
-        name = next(k for k, b in bodies.items() if b is body)
-        return _gradient((parameters(name), n), body, some)[1]
+    def tune_spread(self, base: dict[str, Parameters], how: Training) -> Array:
+        """The spread that objects have in common on all surfaces, with the other parameters of each surface."""
 
-    return descend(net, gradient, tables, how, frames, bodies)
+        def gradient(spread: Array, table: Table, some: Batch) -> Array:
+            slope, _ = _gradient((base[table.surface]._replace(spread=spread), self.net), self.bodies[table.shape], some)
+            return slope.spread
+
+        return descend(jnp.zeros((), jnp.float32), gradient, self.tables, self.frames, how)
+
+    def learn(self, net: fx.Augmentation, parameters: Callable[[Table], Parameters], how: Training) -> fx.Augmentation:
+        """The networks after training through the simulator, with the parameters of each table."""
+
+        def gradient(n: fx.Augmentation, table: Table, some: Batch) -> Any:
+            return _gradient((parameters(table), n), self.bodies[table.shape], some)[1]
+
+        return descend(net, gradient, self.tables, self.frames, how)
 
 
 def predict(table: Table, frames: Frames, bodies: dict[str, Object], parameters: Parameters, net: Any) -> np.ndarray:

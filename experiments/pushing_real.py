@@ -9,16 +9,17 @@ the lateral friction of every point from the object's pose and velocity and from
     tuned, object   the same for each object on a surface, and the load of each of its points
     augmented       the latter with a network for each object on a surface
 
-What has not been learned, an object on a surface, is predicted with parameters that are tuned for its kind of outline, smooth or
-cornered, and with a network that all objects on the surface share.
+An object that has not been learned on a surface is predicted with the surface's friction of the tip, with the spread of weight
+that objects of its kind (smooth or cornered outline) have on all surfaces, and with a network that all objects on the surface
+share.
 
-Training is by gradient through the simulator, from the end poses of the training pushes alone. Three more trainings leave out
+Training is by gradient through the simulator, from the end poses of the training pushes alone. Four more trainings leave out
 some of the shapes, each shape once, and predict those. `--evaluate FILE` scores a saved model on a file of this layout.
 """
 
 import argparse
 import time
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +29,12 @@ from _data import recording
 from _form import Check, Result, at_most, equals, run
 from _pushing import FILE, GRID, TRAJECTORY, Frames, Shape, Table, calibrate, divide, errors, grid, kind, read
 from _pushing_file import Learned, fresh
-from _pushing_model import Object, Parameters, Training, learn, objects, predict, tune
+from _pushing_model import Object, Parameters, Trainer, Training, objects, predict
 from rich.console import Console
 
 # Shapes that are left out of a training together; each is left out once.
-FOLDS = (("ellip1", "rect1", "tri1", "butter"), ("ellip2", "rect2", "tri2", "hex"), ("ellip3", "rect3", "tri3"))
+FOLDS = (("ellip1", "rect2", "tri3"), ("ellip2", "rect3", "tri1"), ("ellip3", "rect1", "tri2"), ("butter", "hex"))
+ALIKE = ("tip", "spread")  # parameters that several objects have in common
 NETWORK = (16, 2)  # neurons, hidden layers
 Scores = dict[str, tuple[float, float]]
 
@@ -43,11 +45,11 @@ class Plan:
     def __init__(self, quick: bool):
         self.quick = quick
         self.network = (4, 1) if quick else NETWORK
-        size = 16 if quick else 64
-        self.surface = Training(2 if quick else 150, 0.05, size)
+        size = 16 if quick else 128
+        self.surface = Training(2 if quick else 150, 0.05, size, even=True)
         self.object = Training(2 if quick else 300, 0.1, size, pull=0.003)
-        self.shared = Training(2 if quick else 200, 0.01, size, pull=0.03)
-        self.own = Training(2 if quick else 220, 0.01, size, pull=0.003)
+        self.shared = Training(2 if quick else 150, 0.01, size, pull=0.03)
+        self.own = Training(2 if quick else 250, 0.01, size, pull=0.001)
 
 
 def _say(console: Console, text: str, start: float) -> None:
@@ -68,30 +70,30 @@ def train(
     learned = Learned(*plan.network, frames, {"": Parameters.untuned(bodies)})
     empty = fresh(bodies, *plan.network)
     net = empty if plan.quick else None  # a fresh network changes nothing: in quick runs one compiled program is enough
-    for surface in sorted({t.surface for t in tables}):
-        here = [t for t in tables if t.surface == surface]
-        learned.parameters[surface] = base = tune(learned.parameters[""], here, frames, bodies, plan.surface, net=net)
-        for sort in sorted({kind(shapes[t.shape].outline) for t in here}):
-            these = [t for t in here if kind(shapes[t.shape].outline) == sort]
-            learned.parameters[f"{surface}/{sort}"] = tune(base, these, frames, bodies, plan.surface, net=net)
-        say(f"{surface}: parameters")
-        learned.networks[surface] = learn(
-            empty, partial(_parameters, learned, shapes, surface), here, frames, bodies, plan.shared
-        )
-        say(f"{surface}: network of the surface")
-        for shape in sorted({t.shape for t in here}) if own else ():
-            these = [t for t in here if t.shape == shape]
-            key = f"{surface}/{shape}"
-            learned.parameters[key] = tune(base, these, frames, bodies, plan.object, net=net, alone=True)
-            learned.networks[key] = learn(
-                empty, partial(_parameters, learned, shapes, surface), these, frames, bodies, plan.own
-            )
-            say(f"{key}: parameters and network")
+
+    def trainer(which: Callable[[Table], bool]) -> Trainer:
+        return Trainer([t for t in tables if which(t)], frames, bodies, net)
+
+    def parameters(table: Table) -> Parameters:
+        return learned.parameters_of(table.surface, shapes[table.shape])
+
+    surfaces = sorted({t.surface for t in tables})
+    base = {s: trainer(lambda t, s=s: t.surface == s).tune(learned.parameters[""], plan.surface, ALIKE) for s in surfaces}
+    learned.parameters.update(base)
+    for sort in sorted({kind(shapes[t.shape].outline) for t in tables}):
+        spread = trainer(lambda t, sort=sort: kind(shapes[t.shape].outline) == sort).tune_spread(base, plan.surface)
+        learned.parameters.update({f"{s}/{sort}": base[s]._replace(spread=spread) for s in surfaces})
+    say("parameters of surfaces and kinds")
+    for surface in surfaces:
+        learned.networks[surface] = trainer(lambda t, s=surface: t.surface == s).learn(empty, parameters, plan.shared)
+        say(f"{surface}: network")
+    for surface, shape in sorted({(t.surface, t.shape) for t in tables}) if own else ():
+        here = trainer(lambda t, o=(surface, shape): (t.surface, t.shape) == o)
+        key = f"{surface}/{shape}"
+        learned.parameters[key] = here.tune(base[surface], plan.object, Parameters._fields)
+        learned.networks[key] = here.learn(empty, parameters, plan.own)
+        say(f"{key}: parameters and network")
     return learned
-
-
-def _parameters(learned: Learned, shapes: dict[str, Shape], surface: str, shape: str) -> Parameters:
-    return learned.parameters_of(surface, shapes[shape])
 
 
 def score(table: Table, shape: Shape, learned: Learned, bodies: dict[str, Object]) -> Scores:
