@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from flexor.cli import certify, console, demo, identify, info, simulate
+from flexor.cli import certify, console, demo, identify, info, nerd, simulate
 
 SENTENCES = (ValueError, KeyError, TypeError, OSError, FloatingPointError, NotImplementedError, ImportError)
 """What the library raises to say a sentence; `GraphicsError` and the like derive from RuntimeError and are told apart."""
@@ -49,6 +49,7 @@ app.command()(simulate.simulate)
 app.command()(certify.certify)
 app.command()(identify.identify)
 app.command()(demo.demo)
+app.add_typer(nerd.app, name="nerd")
 
 
 def _show_version(wanted: bool) -> None:

@@ -65,17 +65,21 @@ def _trajectories(problem: "Problem", z: Array, d: Array, segments: Segments) ->
         new, fz, fq, fv = kernel(numbers, z, *many, weights)
         new = jax.tree.map(lambda x: x[::n], new)
         fz, fq, fv = (x.reshape(s, n, -1) for x in (fz, fq, fv))
-        V = fq @ Q + fv @ V + jnp.pad(fz, ((0, 0), (0, 0), (0, problem.k)))
-        Q = Q + problem.sim.dt * V
-        return (new, Q, V), (new.q, new.qd, Q, V)
+        V = jnp.pad(fz, ((0, 0), (0, 0), (0, problem.k))) + _product(fq, Q) + _product(fv, V)
+        return (new, Q + problem.sim.dt * V, V), (state.q, state.qd, *carry[1:])
 
     state = jax.vmap(lambda d, segment: problem.begin(z, d, segment))(d, segments)
     own = jnp.zeros((2, n, p + problem.k)).at[:, :, p:].set(jnp.eye(problem.k).reshape(2, n, -1) if problem.k else 0.0)
     Q, V = jnp.broadcast_to(own[:, None], (2, s, *own.shape[1:]))
-    _, after = jax.lax.scan(step, (state, Q, V), jnp.swapaxes(segments.u, 0, 1))
-    first = (state.q, state.qd, Q, V)
-    q, qd, Q, V = (jnp.concatenate([a[None], b]) for a, b in zip(first, after, strict=True))
-    return q, qd, Q, V
+    u = jnp.pad(
+        jnp.swapaxes(segments.u, 0, 1), ((0, 1), (0, 0), (0, 0))
+    )  # a step beyond the end, to hand out what is before it
+    return jax.lax.scan(step, (state, Q, V), u)[1]
+
+
+def _product(a: Float[Array, "s n n"], b: Float[Array, "s n x"]) -> Float[Array, "s n x"]:
+    """a b for every segment, written out: XLA makes one loop over x of it, where it would call a routine for each product."""
+    return sum((a[:, :, i, None] * b[:, None, i] for i in range(a.shape[2])), jnp.zeros(()))
 
 
 def _row(problem: "Problem", z: Float[Array, " p"], state: State, u: Array, weight: Float[Array, " nv"]) -> Any:

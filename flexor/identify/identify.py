@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flexor.identify.fit import Curves, Errors, Fit
-from flexor.identify.levenberg import Point, begin, settle
+from flexor.identify.levenberg import FENCE, Point, begin, settle
 from flexor.identify.log import Log, check_against, check_excitation
 from flexor.identify.posterior import Posterior, posterior
 from flexor.identify.problem import Build, Normal, Observe, Problem, observe_columns, program
@@ -268,34 +268,30 @@ def _result(
     after, remarks = _judge(problem, z, normal)
     if problem.k and problem.held_out.any():
         d, normal = program(problem, settle)(z, d), None
-    old, new = program(problem, _errors_at)(jnp.stack([start, z]), jnp.stack([zero, d]))
+    (old, new), described = program(problem, _described)(jnp.stack([start, z]), jnp.stack([zero, d]))
     trains, apart = ~problem.held_out, problem.held_out
     if not apart.any():
         remarks.append("nothing was held out: give several runs, a horizon, or `held_out` logs for an error on unseen data")
     errors: Any = {(r, on): _errors(problem, x, rows, columns) if rows.any() else None
               for r, x in (("old", old), ("new", new)) for on, rows in (("train", trains), ("apart", apart))}  # fmt: skip
-    (arrays, extra, values), (_, _, first) = (program(problem, _described)(x) for x in (z, start))
-    sim = eqx.combine(arrays, problem.sim)
+    (_, _, first), (arrays, extra, values) = (jax.tree.map(lambda x, i=i: np.asarray(x[i]), described) for i in (0, 1))
+    sim = eqx.combine(jax.tree.map(jnp.asarray, arrays), problem.sim)
     return Fit(
-        astype(sim, dtype), _numbers(values), _numbers(first), _numbers(extra),
+        astype(sim, dtype), values, first, extra,
         outcome.ok, outcome.message, history, errors["old", "train"], errors["new", "train"], errors["new", "apart"],
         errors["old", "apart"], after, _curves(problem, old, new, columns, names), remarks,
     )  # fmt: skip
 
 
-def _errors_at(problem: Problem, z: Any, d: Any) -> Any:
-    """Weighted errors at several points; in the form of a ladder's, whose kernel exists."""
-    return jax.vmap(lambda z, d: problem.residuals(z, d, problem.segments))(z, d)
+def _described(problem: Problem, z: Any, d: Any) -> tuple[Any, tuple[Simulator, dict[str, Any], dict[str, Any]]]:
+    """At several points: weighted errors, the simulator's arrays, the numbers beside the model, the free parameters by name."""
 
+    def one(z: Any, d: Any) -> Any:
+        sim, extra = problem.simulator(z)
+        described = (eqx.filter(sim, eqx.is_array), extra, problem.coordinates.values(z))
+        return problem.residuals(z, d, problem.segments), described
 
-def _described(problem: Problem, z: Any) -> tuple[Simulator, dict[str, Any], dict[str, Any]]:
-    """The arrays of the simulator at z, the numbers beside the model, and all free parameters by name."""
-    sim, extra = problem.simulator(z)
-    return eqx.filter(sim, eqx.is_array), extra, problem.coordinates.values(z)
-
-
-def _numbers(named: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    return {name: np.asarray(x) for name, x in named.items()}
+    return jax.vmap(one)(z, d)
 
 
 def _polish(problem: Problem, z: Any, d: Any, outcome: Outcome) -> tuple[Any, Any, Outcome]:
@@ -317,7 +313,7 @@ def _judge(problem: Problem, z: Any, normal: Normal | None) -> tuple[Posterior |
         return None, ["no posterior: the derivatives at the result are not finite"]
     known, trains = problem.noise_known, ~problem.held_out
     after = posterior(problem.coordinates, np.asarray(z), normal, problem.count, trains, known, problem.prior)
-    remarks = _at_bounds(problem.coordinates, np.asarray(z))
+    remarks = [*_at_bounds(problem.coordinates, np.asarray(z)), *_at_fences(problem, np.asarray(z))]
     if known and after.scale > WORSE:
         starts = "" if problem.k else "the measured starts are noisy (`free_start` estimates them), "
         remarks.append(
@@ -335,6 +331,16 @@ def _at_bounds(place: Coordinates, z: np.ndarray) -> list[str]:
         for label, b, x in zip(place.labels, bounded, z[: place.size], strict=True)
         if b and abs(x) > EDGE
     ]
+
+
+def _at_fences(problem: Problem, z: np.ndarray) -> list[str]:
+    """A sentence where numbers of curved charts are as far below their start as one search takes them."""
+    curved = ~(problem.bounded | problem.positive | problem.linear)[: problem.coordinates.size]
+    below = curved & (z - problem.start < 0.01 - FENCE)[: problem.coordinates.size]
+    labels = [label for label, x in zip(problem.coordinates.labels, below, strict=True) if x]
+    if not labels:
+        return []
+    return [f"as far below the start as one search goes: {', '.join(labels)}; identify again from the result to go on"]
 
 
 def _errors(problem: Problem, r: Any, rows: np.ndarray, columns: Sequence[str]) -> Errors:

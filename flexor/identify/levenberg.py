@@ -29,6 +29,7 @@ from flexor.identify.problem import START_RIDGE, Normal, Problem
 
 DAMPING, LEAST, MOST = 1e-3, 1e-9, 1e12
 REACH, FAR = 1.0, 9.2  # largest step in a chart that is neither bounded nor positive nor linear; farthest z of the others
+FENCE = 1.5  # farthest that such a chart goes below its start: a factor of 4.5 in the lengths of an inertia
 SETTLING = 15  # iterations for the starts of held-out segments
 TRUST = 0.3  # of a range or size: how far a step goes in what the data do not tell
 PASSES = 4  # rounds in which numbers stop at their bounds
@@ -124,12 +125,17 @@ def _slopes(problem: Problem, z: Array) -> Array:
 
 
 def _limits(problem: Problem, z: Array) -> tuple[Array, Array]:
-    """The least and the largest step: to the bounds, to a twentieth of a size, and as far as a curved chart can be trusted."""
+    """The least and the largest step: to the bounds, to a twentieth of a size, and as far as a curved chart can be trusted.
+
+    Curved charts end `FENCE` below where the search started: an inertia that has become that of a rod or a disc has no
+    derivative by which it could leave that again.
+    """
     slopes, edge, share, size = _slopes(problem, z), np.exp(-FAR), jax.nn.sigmoid(z), jax.nn.softplus(z)
-    free = jnp.where(problem.linear, jnp.inf, REACH)
-    low = jnp.where(problem.positive, (jnp.maximum(edge, 0.05 * size) - size) / slopes, -free)
+    low = jnp.where(problem.linear, -jnp.inf, jnp.maximum(-REACH, problem.start - FENCE - z))
+    high = jnp.where(problem.linear, jnp.inf, REACH)
+    low = jnp.where(problem.positive, (jnp.maximum(edge, 0.05 * size) - size) / slopes, low)
     low = jnp.where(problem.bounded, (edge - share) / slopes, low)
-    high = jnp.where(problem.bounded, (1 - edge - share) / slopes, jnp.where(problem.positive, jnp.inf, free))
+    high = jnp.where(problem.bounded, (1 - edge - share) / slopes, jnp.where(problem.positive, jnp.inf, high))
     return jnp.minimum(low, 0.0), jnp.maximum(high, 0.0)
 
 

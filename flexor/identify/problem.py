@@ -29,6 +29,7 @@ Observe = Callable[[Model, State, dict[str, Array]], Array]
 Build = Callable[[Model, dict[str, Array]], Model]
 KEPT = 16  # compiled programs
 _programs: dict[Hashable, Callable[..., Any]] = {}
+MOST = 2**20  # numbers of a Jacobian at a time
 START_RIDGE = 1e-6  # precision of a start in units of a chart: keeps its equations solvable where the data say nothing
 
 
@@ -205,25 +206,40 @@ class Problem:
         return np.arange(len(self.held_out)) if self.k else np.flatnonzero(~self.held_out)
 
     def normal(self, z: Array, d: Array) -> Normal:
-        """J^T J and J^T r."""
+        """J^T J and J^T r, summed over groups of segments, so that J is never there as a whole."""
         rows = self.derived
-        errors, J = self.linearized(z, d[rows], self.segments.take(rows))
-        own, trains = errors.reshape(len(rows), -1), jnp.asarray(~self.held_out[rows])
-        Jz, Jd = jnp.where(trains[:, None, None], J[..., : self.p], 0.0), J[..., self.p :]
-        r = jnp.where(trains[:, None], own, 0.0)  # not by a product: a held-out segment may leave the finite numbers
+        groups = max(1, -(-len(rows) * self.segments.measured[0].size * (self.p + self.k) // MOST))
+        size = -(-len(rows) // groups)
+        index = np.resize(rows, (groups, size))  # the last group repeats some segments, which do not count
+        counts = (np.arange(groups * size) < len(rows)).reshape(groups, size) & ~self.held_out[index]
+
+        def add(carry: tuple[Array, Array], group: tuple[Array, Array]) -> tuple[tuple[Array, Array], Any]:
+            A, g, *own = self._group(z, d[group[0]], self.segments.take(group[0]), group[1])
+            return (carry[0] + A, carry[1] + g), own
+
         prior = jnp.zeros(self.p) if self.prior is None else jnp.asarray(self.prior)
-        ridge = START_RIDGE * jnp.sum(jnp.where(trains, jnp.sum(d[rows] ** 2, axis=1), 0.0))
-        blocks = (
-            jnp.einsum("snp,snk->spk", Jz, jnp.where(trains[:, None, None], Jd, 0.0)),
-            jnp.einsum("snk,snl->skl", Jd, Jd) + START_RIDGE * jnp.eye(self.k),
-            jnp.einsum("snk,sn->sk", Jd, own) + START_RIDGE * d[rows],
-        )
-        return Normal(
-            0.5 * (jnp.sum(r**2) + ridge) + self.log_prior(z),
+        start = (jnp.diag(prior), prior * (z - self.start))
+        (A, g), own = jax.lax.scan(add, start, (jnp.asarray(index), jnp.asarray(counts)))
+        r, B, C, h = (x.reshape(groups * size, *x.shape[2:])[: len(rows)] for x in own)
+        trains = ~self.held_out[rows]
+        squares = jnp.sum(r[trains] ** 2) + START_RIDGE * jnp.sum(d[rows][trains] ** 2)
+        blocks = (x if self.k else jnp.zeros((len(d), *x.shape[1:])) for x in (B, C, h))
+        return Normal(0.5 * squares + self.log_prior(z), r, A, g, *blocks)
+
+    def _group(self, z: Array, d: Array, segments: Segments, counts: Array) -> tuple[Array, ...]:
+        """A and g of the segments that count, and of every segment its errors and what belongs to its own start."""
+        errors, J = self.linearized(z, d, segments)
+        r = errors.reshape(len(d), -1)
+        # not by a product: a held-out segment may leave the finite numbers
+        Jz, Jd = jnp.where(counts[:, None, None], J[..., : self.p], 0.0), J[..., self.p :]
+        flat = Jz.reshape(-1, self.p)
+        return (
+            flat.T @ flat,
+            flat.T @ jnp.where(counts[:, None], r, 0.0).ravel(),
             errors,
-            jnp.einsum("snp,snq->pq", Jz, Jz) + jnp.diag(prior),
-            jnp.einsum("snp,sn->p", Jz, r) + prior * (z - self.start),
-            *(x if self.k else jnp.zeros((len(d), *x.shape[1:])) for x in blocks),
+            jnp.einsum("snp,snk->spk", Jz, jnp.where(counts[:, None, None], Jd, 0.0)),
+            jnp.einsum("snk,snl->skl", Jd, Jd) + START_RIDGE * jnp.eye(self.k),
+            jnp.einsum("snk,sn->sk", Jd, r) + START_RIDGE * d,
         )
 
 

@@ -3,8 +3,9 @@
 from flexor.nerd.artefact import Nerd, load
 from flexor.nerd.data import Data, read, sample
 from flexor.nerd.evaluation import Passive, evaluate_passive
+from flexor.nerd.finetune import Finetuning, finetune
 from flexor.nerd.frames import Frames
-from flexor.nerd.network import Sizes, Transformer
+from flexor.nerd.network import Norms, Sizes, Transformer
 from flexor.nerd.ranges import Planes, Ranges
 from flexor.nerd.recipe import Recipe
 from flexor.nerd.solver import NerdSolver, disagreement
@@ -12,9 +13,11 @@ from flexor.nerd.training import Training, train
 
 __all__ = [
     "Data",
+    "Finetuning",
     "Frames",
     "Nerd",
     "NerdSolver",
+    "Norms",
     "Passive",
     "Planes",
     "Ranges",
@@ -24,6 +27,7 @@ __all__ = [
     "Transformer",
     "disagreement",
     "evaluate_passive",
+    "finetune",
     "load",
     "read",
     "sample",

@@ -29,7 +29,8 @@ SIZES = ("layers", "width", "heads", "history", "head_width")
 
 @dataclass(frozen=True, eq=False)
 class Nerd:
-    """A network trained for `model` with the layout and the step of `frames`. `card` says from what: robot, data, options, seed, metrics, versions."""
+    """A network trained for `model` with the layout and the step of `frames`. `card` says from what: robot, recipe, data, seed,
+    metrics, versions."""
 
     model: Model
     network: Transformer

@@ -135,7 +135,8 @@ def _maker(sim: Simulator, ranges: Ranges, length: int, substeps: int) -> Callab
             "states": states[:-1], "next_states": states[1:], "joint_acts": scene.torque, "gravity_dir": scene.gravity,
             "root_body_q": jnp.concatenate([scene.origin, quat[:, 1:], quat[:, :1]], axis=1),
             "contact_normals": scene.normal, "contact_points_0": scene.point_a, "contact_points_1": scene.point_b,
-            "contact_depths": scene.distance, "contact_velocities": scene.velocity, "contact_thicknesses": jnp.zeros_like(scene.distance),
+            "contact_depths": scene.distance, "contact_velocities": scene.velocity,
+            "contact_thicknesses": jnp.zeros_like(scene.distance),
         }  # fmt: skip
 
     return jax.jit(lambda key: jax.vmap(one)(jax.random.split(key, CHUNK)))

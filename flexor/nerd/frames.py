@@ -51,7 +51,7 @@ class Scene(NamedTuple):
 
 @dataclass(frozen=True)
 class Frames:
-    """The layout of inputs and targets for one robot and steps of `dt`; beyond `reach`, in m or rad, candidates and stops are not seen.
+    """The layout of inputs and targets for one robot and steps of `dt`; candidates and stops beyond `reach` are not seen.
 
     Switched off for ablations: `centric` (root frames; else the world's), `contacts` (contact inputs), `relative` (changes are
     predicted; else the next state itself, for robots of hinges and slides).

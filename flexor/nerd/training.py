@@ -1,6 +1,6 @@
 """Training: batches of windows, and the one-step loss over all positions of each.
 
-    loss = mean |(network(x) - y) / std(y)|^2
+    loss = mean huber((network(x) - y) / std(y))
 
 Everything random follows from the seed and the number of the step, and checkpoints hold the whole state, so that a run that was
 killed and resumed ends with the same weights as one that was not.
@@ -28,14 +28,14 @@ from flexor.nerd.examples import Examples, examples
 from flexor.nerd.frames import Frames
 from flexor.nerd.network import Sizes, Transformer
 
-HUBER = 0.05
+HUBER = 0.05  # standard deviations
 Progress = Callable[[int, int, float], None]
 Judge = Callable[[Transformer], dict[str, float]]
 
 
 @dataclass(frozen=True)
 class Training:
-    """How to train: Adam with a rate that falls linearly from `rate` to `last_rate`, gradients clipped at norm `clip`.
+    """How to train: Muon and Adam with a rate that falls linearly from `rate` to `last_rate`, gradients clipped at norm `clip`.
 
     A batch is `batch` windows of `window` steps. `members` > 1 trains an ensemble. Every `every` steps the loss on the share
     `held_out` of the trajectories is noted and a checkpoint written.
@@ -61,16 +61,25 @@ class Run(eqx.Module):
     step: Array
 
 
-def loss(network: Transformer, x: Array, y: Array) -> Array:
-    """Mean of h^2 (sqrt(1 + (e / h)^2) - 1) over all numbers of all positions, e the errors in units of the targets' deviations."""
-    error = (network.sequence(x) - y) / network.norms.y_std
-    return jnp.mean(HUBER**2 * (jnp.sqrt(1 + (error / HUBER) ** 2) - 1))
+def huber(error: Array) -> Array:
+    """h^2 (sqrt(1 + (e / h)^2) - 1): quadratic for what is learned well, linear beyond h = `HUBER`, for impacts are rare and
+    large and would drown the rest."""
+    return HUBER**2 * (jnp.sqrt(1 + (error / HUBER) ** 2) - 1)
 
 
-def losses(ensemble: Transformer, x: Array, y: Array) -> Array:
+def loss(network: Transformer, x: Any, y: Any) -> Array:
+    """Mean over all positions and targets, of errors in units of the targets' deviations."""
+    return jnp.mean(huber((network.sequence(x) - y) / network.norms.y_std))
+
+
+def member(ensemble: Transformer, i: int) -> Transformer:
+    """One network of an ensemble."""
+    return jax.tree.map(lambda w: w[i] if eqx.is_array(w) else w, ensemble)
+
+
+def losses(ensemble: Transformer, x: Any, y: Any) -> Array:
     """The loss of every member, one after the other: batched products of small matrices are slow on CPUs."""
-    members = [jax.tree.map(lambda w: w[i] if eqx.is_array(w) else w, ensemble) for i in range(len(ensemble.embed))]  # noqa: B023
-    return jnp.stack([loss(m, x, y) for m in members])
+    return jnp.stack([loss(member(ensemble, i), x, y) for i in range(len(ensemble.embed))])
 
 
 def train(
@@ -82,13 +91,18 @@ def train(
     frames: Frames | None = None,
     out: str | os.PathLike[str] | None = None,
     judge: Judge | None = None,
+    tensorboard: bool = False,
     progress: Progress | None = None,
 ) -> tuple[Transformer, list[dict[str, float]]]:
     """Trains a network (an ensemble, in the leading axis) on a data set or its file; returns it with the history of its losses.
 
     With `out`, a folder, checkpoints and `history.csv` are kept there, and a run that finds a checkpoint of the same options
-    goes on from it. What `judge` says of a network, for instance errors of passive motion, is noted beside the losses.
+    goes on from it. What `judge` says of a network, for instance errors of passive motion, is noted beside the losses, and with
+    `tensorboard` written there as events too.
     """
+    if tensorboard and out is None:
+        raise ValueError("events for TensorBoard need a folder `out`.")
+    write = _events(Path(out)) if tensorboard and out is not None else lambda row: None
     frames = frames or Frames(model.topology, next(blocks(data, model, 1)).dt if not isinstance(data, Data) else data.dt)
     folder = None if out is None else Path(out)
     if folder is not None:
@@ -112,6 +126,7 @@ def train(
             if not np.isfinite(row["loss"]):
                 raise FloatingPointError(f"the loss left the finite numbers at step {step + 1}: a smaller rate may help.")
             history.append(row | (judge(run.network) if judge else {}))
+            write(history[-1])
             _keep(folder, run, history, options, shown)
         if progress is not None:
             progress(step + 1, options.steps, history[-1]["held_out"] if history else float("nan"))
@@ -133,6 +148,23 @@ def _optimiser(options: Training) -> Any:
 
     steps = muon(rate(1.0), adam_learning_rate=rate(0.2), muon_weight_dimension_numbers=matrices)
     return optax.chain(optax.clip_by_global_norm(options.clip), steps)
+
+
+def _events(folder: Path) -> Callable[[dict[str, float]], None]:
+    """Writes rows of the history as scalars that TensorBoard shows."""
+    try:
+        from tensorboardX import SummaryWriter
+    except ImportError as error:
+        raise ImportError('events for TensorBoard need a writer: `pip install "flexor[tensorboard]"`.') from error
+    writer = SummaryWriter(str(folder))
+
+    def write(row: dict[str, float]) -> None:
+        for name, value in row.items():
+            if name != "step":
+                writer.add_scalar(name, value, int(row["step"]))
+        writer.flush()
+
+    return write
 
 
 def _placement(batch: int) -> Callable[[Any], Any]:

@@ -32,11 +32,15 @@ def save_video(
     model: Model,
     trajectory: Trajectory,
     *,
+    beside: Trajectory | None = None,
     frames_per_second: float = 30.0,
     size: tuple[int, int] = (640, 480),
     progress: Callable[[int, int], None] | None = None,
 ) -> Path:
-    """Writes the motion to a .gif or .mp4 file in real time; returns the path. `progress(done, all)` is called per frame."""
+    """Writes the motion to a .gif or .mp4 file in real time; returns the path. `progress(done, all)` is called per frame.
+
+    Another trajectory of the same robot and times, `beside`, is seen on the right by the same camera.
+    """
     path = Path(path)
     writers = {".gif": _write_gif, ".mp4": _write_mp4}
     if path.suffix not in writers:
@@ -46,9 +50,13 @@ def save_video(
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write '{path}': the folder '{path.parent}' does not exist.")
     rows = frame_indices(np.asarray(checked(trajectory).time, float), frames_per_second)
-    motion = body_motion(model, trajectory.q[rows])
-    frames = _frames(model, *motion, size)
-    writers[path.suffix](path, _counted(frames, len(rows), progress), frames_per_second, size)
+    motions = [body_motion(model, t.q[rows]) for t in (trajectory, *([] if beside is None else [checked(beside)]))]
+    corners = [extent(model, pos) for pos, _ in motions]
+    low, high = np.min([c[0] for c in corners], axis=0), np.max([c[1] for c in corners], axis=0)
+    views = zip(*(_frames(model, *motion, size, low, high) for motion in motions), strict=True)
+    frames = (np.concatenate(images, axis=1) for images in views)
+    whole = (len(motions) * size[0], size[1])
+    writers[path.suffix](path, _counted(frames, len(rows), progress), frames_per_second, whole)
     return path
 
 
@@ -97,9 +105,10 @@ def _add_shape(spec: mujoco.MjSpec, body: Any, model: Model, i: int) -> None:
     body.add_geom(type=kind, pos=np.asarray(g.pos[i], float), quat=np.asarray(g.quat[i], float), size=size, **look)
 
 
-def _frames(model: Model, pos: np.ndarray, quat: np.ndarray, size: tuple[int, int]) -> Iterator[np.ndarray]:
-    """Images (height, width, 3) of the poses (frames, nbody, ...)."""
-    low, high = extent(model, pos)
+def _frames(
+    model: Model, pos: np.ndarray, quat: np.ndarray, size: tuple[int, int], low: np.ndarray, high: np.ndarray
+) -> Iterator[np.ndarray]:
+    """Images (height, width, 3) of the poses (frames, nbody, ...), of the space between two corners."""
     m = puppet(model, low, high, size)
     data = mujoco.MjData(m)
     camera = _camera(low, high)
@@ -133,6 +142,7 @@ class _Screen:
 
     def image(self, data: mujoco.MjData, camera: mujoco.MjvCamera) -> np.ndarray:
         """The image (height, width, 3) that the camera sees."""
+        self._window.make_current()
         everything = mujoco.mjtCatBit.mjCAT_ALL
         mujoco.mjv_updateScene(self._m, data, mujoco.MjvOption(), None, camera, everything, self._scene)
         mujoco.mjr_render(self._area, self._scene, self._context)

@@ -1,0 +1,144 @@
+"""`finetune`: a trained solver is adapted to recordings of the real robot.
+
+    loss = mean huber(one step) + share mean huber(several steps) + pull |w - w0|^2
+
+The normalisation stays that of the pretrained network, and `pull` holds the weights near its own, w0.
+"""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array
+
+from flexor.model.model import Control, Model
+from flexor.nerd.artefact import Nerd
+from flexor.nerd.frames import Frames, Scene
+from flexor.nerd.network import Transformer
+from flexor.nerd.training import huber, member, trainable
+from flexor.nerd.unrolled import unrolled_errors
+from flexor.solvers import Trajectory
+
+Progress = Callable[[int, int, float], None]
+
+
+@dataclass(frozen=True)
+class Finetuning:
+    """Adam with a rate that falls linearly to a hundredth. A batch is `batch` windows of `window` steps: all their single steps,
+    and with weight `share` the rollout from their first."""
+
+    steps: int = 1000
+    batch: int = 32
+    window: int = 24
+    rate: float = 5e-4
+    clip: float = 1.0
+    share: float = 1.0
+    pull: float = 1e-3
+    seed: int = 0
+
+
+class Windows(eqx.Module):
+    """Pieces of recordings: states (n, window + 1, ...), torques, inputs and targets (n, window, ...)."""
+
+    q: Any
+    qd: Any
+    torque: Any
+    x: Any
+    y: Any
+
+
+def finetune(
+    nerd: Nerd,
+    logs: Sequence[Trajectory],
+    options: Finetuning = Finetuning(),  # noqa: B008
+    *,
+    progress: Progress | None = None,
+) -> Nerd:
+    """The solver after training on recordings at its own step. Every member of an ensemble is trained alike."""
+    import optax
+
+    data = windows(nerd, logs, options.window)
+    optimiser = optax.chain(
+        optax.clip_by_global_norm(options.clip),
+        optax.adam(optax.linear_schedule(options.rate, options.rate / 100, options.steps)),
+    )
+    first = trainable(nerd.network)
+    weights, memory = first, optimiser.init(first)
+    advance = _advance(nerd, options, optimiser, first)
+    rng = np.random.default_rng(options.seed)
+    value = jnp.nan
+    for step in range(options.steps):
+        rows = rng.integers(0, len(data.q), options.batch)
+        weights, memory, value = advance(weights, memory, jax.tree.map(lambda x: x[rows], data))  # noqa: B023
+        if progress is not None:
+            progress(step + 1, options.steps, float(value))
+    if not np.isfinite(float(value)):
+        raise FloatingPointError("the loss left the finite numbers while fine-tuning: a smaller rate may help.")
+    facts = {**nerd.card, "fine-tuned": {"recordings": len(logs), **dataclasses.asdict(options)}}
+    return dataclasses.replace(nerd, network=eqx.combine(weights, nerd.network), card=facts)
+
+
+def _advance(nerd: Nerd, options: Finetuning, optimiser: Any, first: Any) -> Any:
+    import optax
+
+    def total(weights: Any, rows: Windows) -> Array:
+        whole = eqx.combine(weights, nerd.network)
+        away = sum(jnp.sum((a - b) ** 2) for a, b in zip(jax.tree.leaves(weights), jax.tree.leaves(first), strict=True))
+        each = [_loss(member(whole, i), nerd.frames, nerd.model, rows, options) for i in range(len(whole.embed))]
+        return jnp.sum(jnp.stack(each)) + options.pull * away
+
+    @jax.jit
+    def advance(weights: Any, memory: Any, rows: Windows) -> tuple[Any, Any, Array]:
+        value, gradient = jax.value_and_grad(total)(weights, rows)
+        update, memory = optimiser.update(gradient, memory, weights)
+        return optax.apply_updates(weights, update), memory, value
+
+    return advance
+
+
+def _loss(network: Transformer, frames: Frames, model: Model, rows: Windows, options: Finetuning) -> Array:
+    value = jnp.mean(huber((network.sequence(rows.x) - rows.y) / network.norms.y_std))
+    if options.share:
+        errors = jax.vmap(lambda q, qd, t: unrolled_errors(network, frames, model, q, qd, t))(rows.q, rows.qd, rows.torque)
+        value = value + options.share * jnp.mean(huber(errors))
+    return value
+
+
+def windows(nerd: Nerd, logs: Sequence[Trajectory], length: int) -> Windows:
+    """All windows of the recordings, half overlapping, those from their first states among them."""
+    frames, model = nerd.frames, nerd.model
+    look = jax.jit(jax.vmap(lambda q, qd, u: frames.observe(model, q, qd, Control(u=u, tau=jnp.zeros(model.nv)))))
+    encode = jax.jit(jax.vmap(lambda s, q, qd: (frames.features(s), frames.target(s, q, qd))))
+    pieces: list[Windows] = []
+    for i, log in enumerate(logs):
+        _check(nerd, log, i, length)
+        q, qd, u = (np.asarray(z, np.float32) for z in (log.q, log.qd, log.u))
+        scene: Scene = look(q[:-1], qd[:-1], u)
+        x, y = encode(scene, q[1:], qd[1:])
+        last = len(u) - length
+        starts = np.unique(np.append(np.arange(0, last + 1, max(1, length // 2)), last))
+        at = starts[:, None] + np.arange(length + 1)
+        inner = at[:, :-1]
+        parts = (q[at], qd[at], *(np.asarray(z)[inner] for z in (scene.torque, x, y)))
+        pieces.append(Windows(*parts))
+    if not pieces:
+        raise ValueError("fine-tuning needs recordings, and there is none.")
+    return jax.tree.map(lambda *z: np.concatenate(z), *pieces)
+
+
+def _check(nerd: Nerd, log: Trajectory, i: int, length: int) -> None:
+    t = nerd.model.topology
+    if np.shape(log.q)[-1] != t.nq or np.shape(log.qd)[-1] != t.nv:
+        raise ValueError(f"recording {i} has {np.shape(log.q)[-1]} coordinates; '{t.name}' has {t.nq}.")
+    if not all(np.isfinite(np.asarray(z)).all() for z in (log.q, log.qd, log.u)):
+        raise ValueError(f"recording {i} holds numbers that are not finite.")
+    steps = np.diff(np.asarray(log.time))
+    if not np.allclose(steps, nerd.dt, rtol=1e-2):
+        raise ValueError(f"recording {i} has steps of {np.median(steps):g} s; the solver steps by {nerd.dt:g} s.")
+    if len(log) < length:
+        raise ValueError(f"recording {i} has {len(log)} steps; windows of {length} do not fit.")
