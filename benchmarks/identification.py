@@ -1,9 +1,14 @@
 """All inertial parameters, damping and dry friction of a 7-dof arm from noisy encoders and torques, beginning at the bounds.
 
-MuJoCo plays the robot. `fx.identify`, `mujoco.sysid` and CMA-ES minimise the same loss over the same segments: squared errors of
-the positions, each segment simulated from its measured start. Success: the error on held-out runs is at most `WITHIN` times that
-of the true parameters in MuJoCo itself. flexor's time is that of whole calls, which end by themselves and include the held-out
-error and the posterior; the peers' until they first reach the error of success. Everything compiles within the measured time.
+MuJoCo plays the robot for 40 s. `fx.identify`, `mujoco.sysid` and CMA-ES minimise the same loss over the same segments:
+squared errors of the positions, each segment simulated from its measured start. Success: the error on held-out runs is at most
+`WITHIN` times that of the true parameters in MuJoCo itself.
+
+What is counted. flexor: whole calls, which end by themselves, with held-out error and posterior. Its first fit begins with empty
+caches, so it traces and compiles everything; further fits of the same robot, whatever the logs and the start, reuse that. Both
+are compared. What compiling takes is the first fit less the same fit again. The peers: until they first reach the error of
+success, judging it not counted, nor the compilation of the kernels that CMA-ES borrows from flexor. A peer that needs more than
+`PATIENCE` times flexor's first fit is stopped, and its time is that at which it was.
 """
 
 import os
@@ -13,7 +18,7 @@ os.environ.setdefault("FLEXOR_CACHE", tempfile.mkdtemp(prefix="flexor-identifica
 
 import jax
 import numpy as np
-from _arm import DT, Case, arm, case, named_bounds
+from _arm import DT, STEPS, Case, arm, case, named_bounds
 from _form import Check, Result, run
 from _peers import Evolution, Reached, by_sysid
 
@@ -22,9 +27,10 @@ import flexor as fx
 jax.config.update("jax_enable_x64", True)
 WITHIN = 1.1
 FASTER = 10.0
+PATIENCE = 11.0
 FREE = ("body.*.mass", "body.*.com", "body.*.inertia", "joint.*.damping", "joint.*.frictionloss")
 SOLVER = fx.RigidSolver(contact=fx.NCP(), integrator=fx.ImplicitDamping())
-SEARCH = fx.LevenbergMarquardt(iterations=60, tolerance=5e-3)
+SEARCH = fx.LevenbergMarquardt(iterations=60, tolerance=1e-3)
 
 
 def by_flexor(nominal: fx.Model, x: Case) -> tuple[Reached, list[str]]:
@@ -40,43 +46,55 @@ def by_flexor(nominal: fx.Model, x: Case) -> tuple[Reached, list[str]]:
 
 
 def measure(quick: bool) -> Result:
-    joints, seeds, segments, peers = (1, 2, 16, 1) if quick else (7, 50, 40, 2)
+    joints, seeds, segments, peers = (1, 2, 16, 1) if quick else (7, 50, 200, 2)
     nominal = arm(joints)
-    cases = [case(nominal, seed, segments) for seed in range(seeds)]
-    own: list[Reached] = []
-    for x in cases:
+    first_case = case(nominal, 0, segments)
+    first = by_flexor(nominal, first_case)[0].seconds
+    own, ratios, unknown = [], [], []
+    for seed in range(seeds):
+        x = case(nominal, seed, segments)
         reached, unknown = by_flexor(nominal, x)
         own.append(reached)
-    later = float(np.mean([r.seconds for r in own[1:]]))
-    first = own[0].seconds
-    mean = float(np.mean([r.seconds for r in own]))
-    limit = 5.0 if quick else 2.5 * FASTER * mean
-    sysid = [by_sysid(nominal, x, WITHIN * x.true_error, limit) for x in cases[:peers]]
+        ratios.append(reached.error / x.true_error)
+    compiling = first - own[0].seconds
+    limit = 3.0 if quick else PATIENCE * first
+    cases = [case(nominal, seed, segments) for seed in range(peers)]
+    sysid = [by_sysid(nominal, x, WITHIN * x.true_error, limit) for x in cases]
     evolution = Evolution(nominal, SOLVER, DT)
-    cma = [evolution.run(x, WITHIN * x.true_error, limit) for x in cases[:peers]]
-    named = {"flexor": own, "mujoco.sysid": sysid, "CMA-ES": cma}
-    rows = [
-        _row(name, r, cases, mean, first - later if name == "flexor" else r[0].compile_seconds) for name, r in named.items()
-    ]
-    success = float(np.mean([r.reached for r in own]))
-    checks = [Check(f"{joints} joints: share of {seeds} seeds that succeed", success, ">= 0.95", success >= 0.95)]
+    cma = [evolution.run(x, WITHIN * x.true_error, limit) for x in cases]
+    later = float(np.mean([r.seconds for r in own[:peers]]))
+    rows = [_row("flexor", own, ratios, later)]
+    checks = [_succeeds(joints, own)]
     for name, runs in (("mujoco.sysid", sysid), ("CMA-ES", cma)):
-        ratio = float(np.mean([r.seconds + r.compile_seconds for r in runs])) / mean
-        checks.append(Check(f"times faster than {name}, compilation included", ratio, f">= {FASTER:g}", ratio >= FASTER))
-    cold = float(np.mean([r.seconds for r in sysid])) / first
+        rows.append(_row(name, runs, [r.error / x.true_error for r, x in zip(runs, cases, strict=True)], later))
+        checks += [_faster(name, runs, later + compiling, "first fit, all compilation counted")]
+        checks += [_faster(name, runs, later, "later fits, compiled programs reused")]
     remarks = [
-        f"{12 * joints} free numbers, {segments} segments; success: held-out error at most {WITHIN} times that of the truth.",
-        f"flexor's compilation is spread over its {seeds} fits, as it happened; the first fit, with all of it, took "
-        f"{first:.1f} s: mujoco.sysid takes {cold:.1f} times that.",
-        f"A peer that was stopped after {limit:.0f} s would take longer.",
+        f"{12 * joints} free numbers; {segments} segments of {STEPS * DT:g} s at {1 / DT:.0f} Hz; success: held-out error at "
+        f"most {WITHIN} times that of the truth.",
+        f"flexor's first fit took {first:.1f} s, the same fit again {own[0].seconds:.1f} s. Peers: the first {peers} of {seeds} "
+        f"seeds, each stopped after the iteration in which {limit:.0f} s were over; '>': stopped before the error was reached.",
         *unknown,
     ]
     return Result(rows, checks if not quick else checks[:1], remarks)
 
 
-def _row(name: str, runs: list[Reached], cases: list[Case], mean: float, compiling: float) -> dict[str, object]:
-    ratios = [r.error / x.true_error for r, x in zip(runs, cases, strict=False)]
-    seconds = float(np.mean([r.seconds + r.compile_seconds for r in runs]))
+def _succeeds(joints: int, own: list[Reached]) -> Check:
+    share = float(np.mean([r.reached for r in own]))
+    return Check(f"{joints} joints: share of {len(own)} seeds that succeed", share, ">= 0.95", share >= 0.95)
+
+
+def _faster(peer: str, runs: list[Reached], seconds: float, what: str) -> Check:
+    ratio = float(np.mean([r.seconds for r in runs])) / seconds
+    return Check(f"times faster than {peer}: {what}", _at_least(runs, ratio), f">= {FASTER:g}", ratio >= FASTER)
+
+
+def _at_least(runs: list[Reached], x: float) -> str:
+    return f"{x:.1f}" if all(r.reached for r in runs) else f"> {x:.1f}"
+
+
+def _row(name: str, runs: list[Reached], ratios: list[float], later: float) -> dict[str, object]:
+    seconds = float(np.mean([r.seconds for r in runs]))
     return {
         "method": name,
         "runs": len(runs),
@@ -84,9 +102,8 @@ def _row(name: str, runs: list[Reached], cases: list[Case], mean: float, compili
         "held-out error / truth's, median": float(np.median(ratios)),
         "worst": float(np.max(ratios)),
         "iterations": float(np.mean([r.iterations for r in runs])),
-        "s a run, with compilation": seconds,
-        "compilation s, once": float(compiling),
-        "times flexor's": seconds / mean,
+        "s a run, compilation apart": _at_least(runs, seconds) if name != "flexor" else f"{seconds:.1f}",
+        "times flexor's later fits": _at_least(runs, seconds / later) if name != "flexor" else "1",
     }
 
 
