@@ -50,7 +50,8 @@ def measure(quick: bool) -> Result:
     nominal = arm(joints)
     first_case = case(nominal, 0, segments)
     first = by_flexor(nominal, first_case)[0].seconds
-    own, ratios, unknown = [], [], []
+    own: list[Reached] = []
+    ratios: list[float] = []
     for seed in range(seeds):
         x = case(nominal, seed, segments)
         reached, unknown = by_flexor(nominal, x)

@@ -44,7 +44,7 @@ def linearized(problem: "Problem", z: Array, d: Array, segments: Segments) -> tu
         return problem.compare(z, q, qd, segment).ravel()
 
     def column(q: Array, qd: Array, segment: Segments, dz: Array, dq: Array, dqd: Array) -> Array:
-        return jax.jvp(lambda *x: errors(*x, segment), (z, q, qd), (dz, dq, dqd))[1]
+        return jax.jvp(lambda z, q, qd: errors(z, q, qd, segment), (z, q, qd), (dz, dq, dqd))[1]
 
     columns = jax.vmap(column, (None, None, None, 1, 2, 2), 1)
     r = jax.vmap(lambda *x: problem.compare(z, *x), (1, 1, 0))(q, qd, segments)
