@@ -33,7 +33,7 @@ def collect(reports: Sequence[dict[str, Any]]) -> Report:
 def _section(report: dict[str, Any]) -> Section:
     blocks = []
     if report["rows"]:
-        columns = list(report["rows"][0])
+        columns = list(dict.fromkeys(key for row in report["rows"] for key in row))
         blocks.append(Table(columns, [[_plain(row.get(c, "")) for c in columns] for row in report["rows"]]))
     command = f"python {report['folder']}/{report['name']}.py" + (" --quick" if report["quick"] else "")
     text = f"{report['question']}\n\n{command} took {report['seconds']} s."

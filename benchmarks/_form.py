@@ -122,7 +122,7 @@ def show(report: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.print(f"[bold]{report['name']}[/]: {report['question']}" + (" (quick)" if report["quick"] else ""))
     if report["rows"]:
-        columns = list(report["rows"][0])
+        columns = list(dict.fromkeys(key for row in report["rows"] for key in row))
         table = _table(columns, [[row.get(c, "") for c in columns] for row in report["rows"]])
         wanted = Console(width=WIDEST).measure(table).maximum
         Console(highlight=False, width=max(console.width, wanted)).print(table)

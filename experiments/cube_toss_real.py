@@ -28,6 +28,7 @@ from rich.console import Console
 
 import flexor as fx
 from flexor.nerd import Finetuning, Nerd, Transformer, finetune
+from flexor.nerd.examples import norms_of
 from flexor.nerd.finetune import windows
 
 TRAINING = 300
@@ -58,10 +59,7 @@ def row(label: str, score: tuple[np.ndarray, np.ndarray], identified: tuple[np.n
 def scratch(nerd: Nerd, logs: list[fx.Trajectory], how: Finetuning) -> Nerd:
     """Fresh weights of the same size, normalised by the recordings and trained as fine-tuning is, but without its pull."""
     data = windows(nerd, logs, how.window)
-    x, y = (np.asarray(z).reshape(-1, z.shape[-1]) for z in (data.x, data.y))
-    norms = fx.nerd.Norms(
-        x.mean(0), np.where(x.std(0) > 1e-8, x.std(0), 1.0), y.mean(0), np.where(y.std(0) > 1e-8, y.std(0), 1.0)
-    )
+    norms = norms_of(data.x, data.y)
     sizes = nerd.network.sizes
     fresh = eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k))(jax.random.split(jax.random.key(0), 1))
     return finetune(dataclasses.replace(nerd, network=fresh), logs, dataclasses.replace(how, pull=0.0, rate=4 * how.rate))
@@ -126,7 +124,7 @@ def measure(options: argparse.Namespace) -> Result:
     tuned.save(options.out / MODEL)
     scores[f"scratch, {len(logs)}"] = judged(scratch(nerd, logs, how), test)
     say("from scratch")
-    draw(test, scores).savefig(options.out / "cube_toss_real.svg")
+    draw(test, scores).savefig(options.out / "cube_toss_real.png", dpi=150)
     rows = [row(label, score, scores["identified"]) for label, score in scores.items()]
     last = list(scores)[-2]
     ratio = [float(a.mean() / b.mean()) for a, b in zip(scores[last], scores["identified"], strict=True)]

@@ -109,7 +109,7 @@ def cartpole(options: argparse.Namespace) -> Result:
     nerd = fx.nerd.load("cartpole")
     recipe = Recipe.of(nerd.card["recipe"])
     result = recipe.evaluate(nerd, steps=1000, rollouts=64 if options.quick else 2048)
-    growth(result, nerd.dt).savefig(options.out / "cartpole.svg")
+    growth(result, nerd.dt).savefig(options.out / "cartpole.png", dpi=150)
     short, long = result.rows((100, 1000))
     checks = [
         at_most("cartpole, 100 steps: mean error of the cart", short["slides mean, m"], 0.01, "m"),
@@ -133,7 +133,7 @@ def pendulum(options: argparse.Namespace) -> Result:
         error = result.rows((100,))[0]["hinges mean, rad"]
         checks.append(at_most(f"pendulum on plane {name}, 100 steps: mean error of the joints", error, 0.05, "rad"))
         if name == 1:
-            growth(result, nerd.dt).savefig(options.out / "pendulum.svg")
+            growth(result, nerd.dt).savefig(options.out / "pendulum.png", dpi=150)
     return Result(rows, checks, [f"pendulum: {made_of(nerd)}."])
 
 
@@ -142,7 +142,7 @@ def ant(options: argparse.Namespace) -> Result:
     nerd = fx.nerd.load("ant")
     recipe = Recipe.of(nerd.card["recipe"])
     result = recipe.evaluate(nerd, steps=100 if options.quick else 1000, rollouts=64 if options.quick else 2048)
-    growth(result, nerd.dt).savefig(options.out / "ant.svg")
+    growth(result, nerd.dt).savefig(options.out / "ant.png", dpi=150)
     row = result.rows((100,))[0]
     checks = [
         at_most("ant, 100 steps: mean error of the base's position", row["position mean, m"], 0.06, "m"),

@@ -1,4 +1,4 @@
-"""`flexor demo`: robots beside MuJoCo, an identification from a recording, certified gradients, one page to look at."""
+"""`flexor demo`: robots beside MuJoCo, an identification, a learned solver, certified gradients, one page to look at."""
 
 import time
 from multiprocessing import get_context
@@ -18,6 +18,7 @@ def demo(
 ) -> None:
     """Simulate robots beside MuJoCo, identify one from a recording, certify gradients, write report.html (a minute or two)."""
     use_float64()
+    from flexor.cli.demo_learned import chapter as learned_chapter
     from flexor.cli.demo_page import page
     from flexor.cli.demo_pendulum import chapter
     from flexor.cli.demo_runs import drop, fall_checks, rest_checks, swing, swing_checks
@@ -36,12 +37,13 @@ def demo(
         swings = swing(load("double_pendulum"), 0.5 if quick else 3.0, tell)
         dropped = drop(load("quadruped"), 0.6 if quick else 2.0, tell)
         identified = chapter(quick, tell)
+        learned = learned_chapter(quick, tell)
         checks = [*swing_checks(swings), *fall_checks(dropped), *(() if quick else rest_checks(dropped))]
         tell("certifying the gradients of the cube")
         certificate = None if promise is None else promise.get(timeout=1800)
         tell("writing the page")
-        page(swings, dropped.runs, checks, identified, certificate, time.perf_counter() - start).save(report)
-    _print(checks, identified, certificate, report, time.perf_counter() - start)
+        page(swings, dropped.runs, checks, identified, learned, certificate, time.perf_counter() - start).save(report)
+    _print(checks, identified, learned, certificate, report, time.perf_counter() - start)
     if not all(c.holds for c in checks) or (certificate is not None and not certificate.ok):
         raise typer.Exit(1)
 
@@ -55,7 +57,7 @@ def certify_cube() -> Any:
     return certify(load("cube"))
 
 
-def _print(checks: Any, identified: Any, certificate: Any, report: Path, seconds: float) -> None:
+def _print(checks: Any, identified: Any, learned: Any, certificate: Any, report: Path, seconds: float) -> None:
     out = console.out()
     rows = [[c.what, c.value, c.target, c.holds] for c in checks]
     out.print(console.table("Agreement with MuJoCo", ["difference", ">value", ">at most", ""], rows), "")
@@ -63,6 +65,13 @@ def _print(checks: Any, identified: Any, certificate: Any, report: Path, seconds
     rows = [[label, float(error[-1])] for label, error in identified.errors.items()]
     title = f"Double pendulum from {'a real' if identified.real else 'a synthetic'} recording: unseen motion"
     out.print(console.table(title, ["simulator", f">median error after {after:.2g} s (rad)"], rows), "")
+    q = [run.trajectory.q for run in learned]
+    off = [float(abs(q[1][-1, i] - q[0][-1, i])) for i in (0, 1)]
+    after = float(learned[0].trajectory.time[-1])
+    out.print(
+        f"Cartpole under its learned solver: after {after:.2g} s the cart is {off[0]:.2g} m and the pole {off[1]:.2g} rad off",
+        "",
+    )
     if certificate is not None:
         out.print(f"Gradients against finite differences and closed forms: {verdict(certificate)}", "")
     out.print(f"[bold]Report[/] (open it in a browser): {report.resolve()}", soft_wrap=True)
@@ -72,3 +81,4 @@ def _print(checks: Any, identified: Any, certificate: Any, report: Path, seconds
     out.print("      flexor simulate YOUR_ROBOT.urdf --floating --ground")
     out.print("      flexor certify cube")
     out.print("      flexor identify YOUR_CONFIG.toml   (docs/identify.md)")
+    out.print("      flexor nerd evaluate cartpole      (docs/nerd.md)")

@@ -16,7 +16,7 @@ from flexor.viz import Actor, Animation, Code, Figure, Interval, Report, Section
 from flexor.viz.plots import lines, styled
 
 STAGES = {"measured": "#7a8793", "as described": "#e4792b", "identified": "#2f7ed8", "identified and augmented": "#3f9b6c"}
-COLOURS = {"MuJoCo": "#7a8793", "NCP": "#2f7ed8", "Penalty": "#e4792b"}
+COLOURS = {"MuJoCo": "#7a8793", "NCP": "#2f7ed8", "Penalty": "#e4792b", "true": "#7a8793", "learned": "#3f9b6c"}
 
 _NEXT = """
 flexor info quadruped                                      # what is in a robot
@@ -24,6 +24,7 @@ flexor simulate quadruped --keyframe stand --html q.html   # simulate it and loo
 flexor simulate robot.urdf --floating --ground             # your own robot
 flexor certify cube                                        # are its gradients right?
 flexor identify config.toml                                # your logs in, an identified robot out
+flexor nerd evaluate cartpole                              # a learned solver beside the true one
 """
 
 
@@ -32,6 +33,7 @@ def page(
     drops: Sequence[Run],
     checks: Sequence[Check],
     identified: Chapter,
+    learned: Sequence[Run],
     certificate: Any,
     seconds: float,
 ) -> Report:
@@ -39,7 +41,7 @@ def page(
     return Report(
         "flexor: a first run",
         "Two robots, simulated with flexor's two contact models and with MuJoCo, side by side; a double pendulum identified "
-        "from a recording; and derivatives against finite differences and closed forms. Every number on this page was "
+        "from a recording; a cartpole under a learned solver; and derivatives against finite differences and closed forms. Every number on this page was "
         "computed by flexor demo on the machine named here.",
         facts(seconds),
         [
@@ -47,6 +49,7 @@ def page(
             _pendulum(swings),
             _quadruped(drops),
             _identified(identified),
+            _learned(learned),
             *_gradients(certificate),
             _next(),
         ],
@@ -129,6 +132,24 @@ def _identified(chapter: Chapter) -> Section:
         Table(["parameter", "start", "estimate", "90 % interval"], rows, folded="What was identified"),
     ]
     return Section("A recording in, a simulator out", text, blocks)
+
+
+def _learned(runs: Sequence[Run]) -> Section:
+    """The true cartpole and the learned one."""
+    pole = {r.label: (r.trajectory.time, r.trajectory.q[:, 1]) for r in runs}
+    cart = {r.label: (r.trajectory.time, r.trajectory.q[:, 0]) for r in runs}
+    code = "nerd = fx.nerd.load('cartpole')\nlearned = sim.with_solver(nerd.solver())\nlearned.rollout(learned.reset(q, qd), steps=300)\n"
+    text = (
+        "A transformer that was trained on simulated transitions takes the place of the dynamics, behind the same interface. It "
+        "predicts each step from its own predictions; nothing corrects it."
+    )
+    blocks = [
+        Animation(_row(runs, 0.5)),
+        Figure(_lines(pole, "pole (rad)", "Angle of the pole")),
+        Figure(_lines(cart, "cart (m)", "Position of the cart")),
+        Code(code),
+    ]
+    return Section("Same code, learned physics", text, blocks)
 
 
 def before_and_after(chapter: Chapter) -> matplotlib.figure.Figure:

@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -76,11 +77,12 @@ def sample(
                     raise FloatingPointError(
                         f"nearly all trajectories of '{sim.model.topology.name}' diverge; ask for milder ranges."
                     )
+                _make_room(path, sum(x.nbytes for x in arrays.values()))
                 _append(file, arrays, done, dropped, chunk)
                 if progress is not None:
                     progress(done * length, wanted * length)
             file.attrs["hash"] = file["data"].attrs["hash"] = _digest(file)
-    except OSError as error:
+    except (OSError, RuntimeError) as error:  # HDF5 says either when the disk is full
         raise OSError(f"the data set '{path}' could not be written ({error}); what there is stays in '{part}'.") from error
     os.replace(part, path)
     return path
@@ -164,6 +166,13 @@ def _resume(file: Any, head: dict[str, Any], part: Path) -> tuple[int, int, int]
     for array in group.values():  # what was appended after the last count is made again
         array.resize(done, axis=1)
     return done, int(group.attrs["dropped"]), int(group.attrs["chunks"])
+
+
+def _make_room(path: Path, size: int) -> None:
+    """Raises before a chunk would fill the disk, while the file is still whole."""
+    free = shutil.disk_usage(path.parent).free
+    if free < 2 * size:
+        raise OSError(f"the disk is full: {size / 1e6:.0f} MB to write, {free / 1e6:.0f} MB free")
 
 
 def _append(file: Any, arrays: dict[str, np.ndarray], done: int, dropped: int, chunk: int) -> None:

@@ -1,10 +1,12 @@
 """Inputs and targets of all steps of a data set, made once before training, piece by piece.
 
-Those of a file lie in another file without a name, mapped into memory, so that memory does not grow with the data set.
+Those of a file lie in other files without a name, mapped into memory, so that memory does not grow with the data set.
 """
 
+import json
 import os
 import tempfile
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flexor.model.model import Model
-from flexor.nerd.data import Data, blocks
+from flexor.nerd.data import Data, blocks, facts
 from flexor.nerd.frames import Frames
 from flexor.nerd.network import Norms
 
@@ -24,30 +26,38 @@ FLOOR = 1e-8  # deviation below which an input or a target is taken for constant
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """x and y with axes (trajectory, step, number), in single precision, and the hash of the data set."""
+    """Inputs x, targets y and what a rollout needs, r = (q, qd, torque), with axes (trajectory, step, number), in single
+    precision; the hash of the data set, and whether all of it happened on the robot's own ground."""
 
     x: np.ndarray
     y: np.ndarray
+    r: np.ndarray
     hash: str
+    own_ground: bool = True
 
     @property
     def shape(self) -> tuple[int, int]:
         return self.x.shape[:2]
 
-    def windows(self, rows: np.ndarray, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
-        """Inputs and targets of windows: (batch, length, n)."""
+    def windows(self, rows: np.ndarray, starts: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Windows of x, y and r: (batch, length, n)."""
         at = (rows[:, None], starts[:, None] + np.arange(length))
-        return self.x[at], self.y[at]
+        return self.x[at], self.y[at], self.r[at]
 
     def norms(self, seed: int = 0, most: int = 100_000) -> Norms:
-        """Means and deviations over a sample of the transitions; numbers that never change get deviation one."""
+        """Means and deviations over a sample of the transitions."""
         n, t = self.shape
         rows = np.sort(np.random.default_rng(seed).permutation(n)[: max(1, most // t)])
-        found = []
-        for z in (self.x[rows], self.y[rows]):
-            z = z.reshape(-1, z.shape[-1]).astype(float)
-            found += [jnp.asarray(z.mean(0)), jnp.asarray(np.where(z.std(0) > FLOOR, z.std(0), 1.0))]
-        return Norms(*found)
+        return norms_of(self.x[rows], self.y[rows])
+
+
+def norms_of(x: np.ndarray, y: np.ndarray) -> Norms:
+    """Means and deviations of inputs and targets; numbers that never change get deviation one."""
+    found = []
+    for z in (x, y):
+        z = np.asarray(z, float).reshape(-1, z.shape[-1])
+        found += [jnp.asarray(z.mean(0)), jnp.asarray(np.where(z.std(0) > FLOOR, z.std(0), 1.0))]
+    return Norms(*found)
 
 
 def examples(
@@ -55,24 +65,25 @@ def examples(
 ) -> Examples:
     """Inputs and targets of a data set, in memory or in a file."""
     if isinstance(source, Data):
-        x, y = _encode(frames, source)
-        return Examples(np.asarray(x), np.asarray(y), source.hash)
+        x, y, r = (np.asarray(z) for z in _encode(frames, source))
+        return Examples(x, y, r, source.hash)
     path, done = Path(source), 0
-    with tempfile.TemporaryFile(dir=path.parent) as xs, tempfile.TemporaryFile(dir=path.parent) as ys:
+    with ExitStack() as stack:
+        files = [stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) for _ in range(3)]
         for data in blocks(path, model, most, dt=dt):
             if abs(data.dt / frames.dt - 1) > 1e-4:
                 raise ValueError(f"'{path}' has steps of {data.dt:g} s; the network is to step by {frames.dt:g} s.")
-            for file, z in zip((xs, ys), _encode(frames, data), strict=True):
-                file.write(np.ascontiguousarray(z, np.float32).tobytes())
+            parts = [np.ascontiguousarray(z, np.float32) for z in _encode(frames, data)]
+            for file, z in zip(files, parts, strict=True):
+                file.write(z.tobytes())
             done += data.shape[0]
-        shape = (done, data.shape[1])
-        x, y = (
-            np.memmap(f, np.float32, "r", shape=(*shape, n)) for f, n in ((xs, len(frames.labels)), (ys, frames.outputs))
-        )
-    return Examples(x, y, data.hash)
+        x, y, r = (np.memmap(f, np.float32, "r", shape=(done, *z.shape[1:])) for f, z in zip(files, parts, strict=True))
+    planes = json.loads(facts(path).get("ranges", "{}")).get("planes")
+    return Examples(x, y, r, data.hash, own_ground=planes is None)
 
 
 @eqx.filter_jit
-def _encode(frames: Frames, data: Data) -> tuple[Any, Any]:
+def _encode(frames: Frames, data: Data) -> tuple[Any, Any, Any]:
     both = jax.vmap(jax.vmap(lambda s, q, qd: (frames.features(s), frames.target(s, q, qd))))
-    return both(data.scene, data.next_q, data.next_qd)
+    raw = jnp.concatenate([jnp.asarray(z) for z in (data.scene.q, data.scene.qd, data.scene.torque)], axis=-1)
+    return *both(data.scene, data.next_q, data.next_qd), raw

@@ -20,8 +20,7 @@ from flexor.model.model import Control, Model
 from flexor.nerd.artefact import Nerd
 from flexor.nerd.frames import Frames, Scene
 from flexor.nerd.network import Transformer
-from flexor.nerd.training import huber, member, trainable
-from flexor.nerd.unrolled import unrolled_errors
+from flexor.nerd.training import loss, member, trainable, unrolled_loss
 from flexor.solvers import Trajectory
 
 Progress = Callable[[int, int, float], None]
@@ -43,13 +42,11 @@ class Finetuning:
 
 
 class Windows(eqx.Module):
-    """Pieces of recordings: states (n, window + 1, ...), torques, inputs and targets (n, window, ...)."""
+    """Pieces of recordings: inputs and targets (n, window, ...), states and torques (n, window + 1, ...)."""
 
-    q: Any
-    qd: Any
-    torque: Any
     x: Any
     y: Any
+    r: Any
 
 
 def finetune(
@@ -73,7 +70,7 @@ def finetune(
     rng = np.random.default_rng(options.seed)
     value = jnp.nan
     for step in range(options.steps):
-        rows = rng.integers(0, len(data.q), options.batch)
+        rows = rng.integers(0, len(data.x), options.batch)
         weights, memory, value = advance(weights, memory, jax.tree.map(lambda x: x[rows], data))  # noqa: B023
         if progress is not None:
             progress(step + 1, options.steps, float(value))
@@ -102,11 +99,8 @@ def _advance(nerd: Nerd, options: Finetuning, optimiser: Any, first: Any) -> Any
 
 
 def _loss(network: Transformer, frames: Frames, model: Model, rows: Windows, options: Finetuning) -> Array:
-    value = jnp.mean(huber((network.sequence(rows.x) - rows.y) / network.norms.y_std))
-    if options.share:
-        errors = jax.vmap(lambda q, qd, t: unrolled_errors(network, frames, model, q, qd, t))(rows.q, rows.qd, rows.torque)
-        value = value + options.share * jnp.mean(huber(errors))
-    return value
+    value = loss(network, rows.x, rows.y)
+    return value + options.share * unrolled_loss(network, frames, model, rows.r) if options.share else value
 
 
 def windows(nerd: Nerd, logs: Sequence[Trajectory], length: int) -> Windows:
@@ -124,8 +118,9 @@ def windows(nerd: Nerd, logs: Sequence[Trajectory], length: int) -> Windows:
         starts = np.unique(np.append(np.arange(0, last + 1, max(1, length // 2)), last))
         at = starts[:, None] + np.arange(length + 1)
         inner = at[:, :-1]
-        parts = (q[at], qd[at], *(np.asarray(z)[inner] for z in (scene.torque, x, y)))
-        pieces.append(Windows(*parts))
+        torque = np.pad(np.asarray(scene.torque), ((0, 1), (0, 0)))
+        raw = np.concatenate([q, qd, torque], axis=1)
+        pieces.append(Windows(np.asarray(x)[inner], np.asarray(y)[inner], raw[at]))
     if not pieces:
         raise ValueError("fine-tuning needs recordings, and there is none.")
     return jax.tree.map(lambda *z: np.concatenate(z), *pieces)

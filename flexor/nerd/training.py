@@ -27,6 +27,7 @@ from flexor.nerd.data import Data, blocks
 from flexor.nerd.examples import Examples, examples
 from flexor.nerd.frames import Frames
 from flexor.nerd.network import Sizes, Transformer
+from flexor.nerd.unrolled import unrolled_errors
 
 HUBER = 0.05  # standard deviations
 Progress = Callable[[int, int, float], None]
@@ -37,8 +38,9 @@ Judge = Callable[[Transformer], dict[str, float]]
 class Training:
     """How to train: Muon and Adam with a rate that falls linearly from `rate` to `last_rate`, gradients clipped at norm `clip`.
 
-    A batch is `batch` windows of `window` steps. `members` > 1 trains an ensemble. Every `every` steps the loss on the share
-    `held_out` of the trajectories is noted and a checkpoint written.
+    A batch is `batch` windows of `window` steps. With `rollout` > 0 the network also goes on by itself for so many steps from the
+    first of each window, and that loss counts by `share`. `members` > 1 trains an ensemble. Every `every` steps the loss on the
+    share `held_out` of the trajectories is noted and a checkpoint written.
     """
 
     steps: int = 20_000
@@ -47,6 +49,8 @@ class Training:
     rate: float = 1e-3
     last_rate: float = 1e-5
     clip: float = 1.0
+    rollout: int = 0
+    share: float = 0.1
     members: int = 1
     held_out: float = 0.05
     every: int = 500
@@ -70,6 +74,14 @@ def huber(error: Array) -> Array:
 def loss(network: Transformer, x: Any, y: Any) -> Array:
     """Mean over all positions and targets, of errors in units of the targets' deviations."""
     return jnp.mean(huber((network.sequence(x) - y) / network.norms.y_std))
+
+
+def unrolled_loss(network: Transformer, frames: Frames, model: Model, raw: Any) -> Array:
+    """The loss of several steps; `raw` are states and torques (batch, steps + 1, n)."""
+    t = frames.topology
+    q, qd, torque = raw[..., : t.nq], raw[..., t.nq : t.nq + t.nv], raw[:, :-1, t.nq + t.nv :]
+    errors = jax.vmap(lambda q, qd, push: unrolled_errors(network, frames, model, q, qd, push))(q, qd, torque)
+    return jnp.mean(huber(errors))
 
 
 def member(ensemble: Transformer, i: int) -> Transformer:
@@ -111,13 +123,16 @@ def train(
     n, t = shown.shape
     if t < options.window:
         raise ValueError(f"windows of {options.window} steps do not fit into trajectories of {t}.")
+    if options.rollout >= options.window or (options.rollout and not shown.own_ground):
+        raise ValueError("rollouts in the loss must be shorter than a window, and need data on the robot's own ground.")
     held = max(1, round(options.held_out * n))
     if n - held < 1:
         raise ValueError(f"{n} trajectories are too few to hold some out.")
     optimiser = _optimiser(options)
     run, history = _restore(folder, _first(shown, sizes, options, optimiser), options, shown)
-    advance, judged, place = _advance(optimiser), eqx.filter_jit(losses), _placement(options.batch)
-    test = shown.windows(*_draw(options, 10**9, n - held, n, t), options.window)
+    advance = _advance(optimiser, options, frames, model)
+    judged, place = eqx.filter_jit(losses), _placement(options.batch)
+    test = shown.windows(*_draw(options, 10**9, n - held, n, t), options.window)[:2]
     while int(run.step) < options.steps:
         step = int(run.step)
         run, value = advance(run, *place(shown.windows(*_draw(options, step, 0, n - held, t), options.window)))
@@ -196,17 +211,21 @@ def trainable(network: Transformer) -> Any:
     return eqx.tree_at(lambda n: n.norms, weights, None)
 
 
-def _advance(optimiser: Any) -> Callable[[Run, Array, Array], tuple[Run, Array]]:
+def _advance(optimiser: Any, options: Training, frames: Frames, model: Model) -> Callable[..., tuple[Run, Array]]:
     import optax
 
     @eqx.filter_jit
-    def advance(run: Run, x: Array, y: Array) -> tuple[Run, Array]:
+    def advance(run: Run, x: Array, y: Array, raw: Array) -> tuple[Run, Array]:
         weights = trainable(run.network)
 
         def total(weights: Any) -> tuple[Array, Array]:
             whole = eqx.combine(weights, run.network)
             each = losses(whole, x, y)
-            return jnp.sum(each), each
+            if not options.rollout:
+                return jnp.sum(each), each
+            members = [member(whole, i) for i in range(len(whole.embed))]
+            further = [unrolled_loss(m, frames, model, raw[:, : options.rollout + 1]) for m in members]
+            return jnp.sum(each + options.share * jnp.stack(further)), each
 
         gradient, value = jax.grad(total, has_aux=True)(weights)
         update, memory = optimiser.update(gradient, run.memory, weights)

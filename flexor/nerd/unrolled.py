@@ -26,6 +26,7 @@ def unrolled_errors(
 ) -> Float[Array, "T 2nv"]:
     """Errors e_k / sqrt(k) along one recording, from its first state and an empty window."""
     nv = frames.topology.nv
+    q, qd, torque = (z.astype(model.dtype) for z in (q, qd, torque))
     scale = network.norms.y_std[nv:]
 
     def step(
@@ -33,8 +34,9 @@ def unrolled_errors(
     ) -> tuple[tuple[Array, Array, object], Array]:
         here, speed, cache = carry
         true_q, true_qd, push = row
-        y, cache = network.step(frames.features(frames.look(model, here, speed, push)), cache)  # type: ignore[arg-type]
-        here, speed = frames.decode(model, here, speed, y)
+        x = frames.features(frames.look(model, here, speed, push)).astype(network.embed.dtype)
+        y, cache = network.step(x, cache)  # type: ignore[arg-type]
+        here, speed = frames.decode(model, here, speed, y.astype(here.dtype))
         error = jnp.concatenate([frames.difference(true_q, here) / frames.dt / scale, (speed - true_qd) / scale])
         return (here, speed, cache), error
 

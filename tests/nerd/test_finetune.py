@@ -1,0 +1,90 @@
+"""Fine-tuning on recordings, and the loss of several steps."""
+
+import dataclasses
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flexor as fx
+from flexor.nerd import Finetuning, Frames, Nerd, Sizes, Training, Transformer, finetune, read, sample, train
+from flexor.nerd.examples import norms_of
+from flexor.nerd.finetune import windows
+from flexor.nerd.training import member
+from flexor.nerd.unrolled import unrolled_errors
+
+HOW = Finetuning(steps=30, batch=8, window=6, rate=3e-3, pull=0.0)
+
+
+@pytest.fixture(scope="module")
+def sim():
+    return fx.Simulator(fx.load("pendulum"), fx.RigidSolver(contact=None), dt=0.05)
+
+
+@pytest.fixture(scope="module")
+def logs(sim):
+    rng = np.random.default_rng(0)
+    return [sim.rollout(sim.reset(rng.normal(size=1)), np.zeros((12, 1), np.float32)) for _ in range(4)]
+
+
+@pytest.fixture(scope="module")
+def nerd(sim, logs):
+    frames = Frames(sim.model.topology, 0.05)
+    empty = Nerd(sim.model, None, frames)
+    data = windows(empty, logs, 6)
+    norms = norms_of(data.x, data.y)
+    sizes = Sizes(layers=1, width=16, heads=2, history=4)
+    network = eqx.filter_jit(eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k)))(
+        jax.random.split(jax.random.key(0), 1)
+    )
+    return Nerd(sim.model, network, frames)
+
+
+def test_recordings_improve_it_and_leave_its_normalisation(nerd, logs):
+    losses = []
+    tuned = finetune(nerd, logs, HOW, progress=lambda step, total, value: losses.append(value))
+    assert np.mean(losses[-3:]) < 0.7 * np.mean(losses[:3])
+    assert eqx.tree_equal(tuned.network.norms, nerd.network.norms)
+    assert tuned.card["fine-tuned"]["recordings"] == 4
+    held = finetune(nerd, logs, dataclasses.replace(HOW, steps=5, pull=1e3))
+    away = [float(jnp.abs(t.network.embed - nerd.network.embed).max()) for t in (tuned, held)]
+    assert 0 < away[1] < 0.5 * away[0]
+
+
+def test_a_network_agrees_with_its_own_rollout(nerd):
+    own = nerd.simulator()
+    run = own.rollout(own.reset(jnp.array([0.4])), steps=5)
+    torque = jnp.zeros((5, 1))
+    errors = unrolled_errors(member(nerd.network, 0), nerd.frames, nerd.model, run.q, run.qd, torque)
+    assert errors.shape == (5, 2)
+    assert np.abs(errors).max() < 1e-3  # rounding, in units of a step's change
+
+
+def test_sentences(nerd, logs):
+    bad = eqx.tree_at(lambda t: t.q, logs[0], logs[0].q.at[2].set(jnp.nan))
+    slow = eqx.tree_at(lambda t: t.time, logs[0], 2 * logs[0].time)
+    cart = fx.Simulator(fx.load("cartpole"), dt=0.05)
+    other = cart.rollout(cart.reset(), steps=8)
+    for recordings, sentence in (
+        ([bad], "recording 0 holds numbers that are not finite"),
+        ([logs[0], slow], r"recording 1 has steps of 0\.1 s; the solver steps by 0\.05 s"),
+        ([other], "recording 0 has 2 coordinates; 'pendulum' has 1"),
+        ([], "there is none"),
+    ):
+        with pytest.raises(ValueError, match=sentence):
+            finetune(nerd, recordings, HOW)
+    with pytest.raises(ValueError, match="windows of 40 do not fit"):
+        finetune(nerd, logs, dataclasses.replace(HOW, window=40))
+
+
+def test_rollouts_in_the_loss_of_training(sim, nerd, tmp_path):
+    data = read(sample(sim, fx.nerd.Ranges(control=0.0), 512 * 8, tmp_path / "p.h5", length=8), sim.model)
+    how = Training(steps=4, batch=8, window=6, every=2, rollout=4)
+    network, history = train(sim.model, data, sizes=nerd.network.sizes, options=how)
+    assert np.isfinite(history[-1]["held_out"])
+    plain, _ = train(sim.model, data, sizes=nerd.network.sizes, options=dataclasses.replace(how, rollout=0))
+    assert not np.array_equal(network.embed, plain.embed)
+    with pytest.raises(ValueError, match="must be shorter than a window"):
+        train(sim.model, data, sizes=nerd.network.sizes, options=dataclasses.replace(how, rollout=6))
