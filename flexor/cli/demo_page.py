@@ -41,8 +41,8 @@ def page(
     return Report(
         "flexor: a first run",
         "Two robots, simulated with flexor's two contact models and with MuJoCo, side by side; a double pendulum identified "
-        "from a recording; a cartpole under a learned solver; and derivatives against finite differences and closed forms. Every number on this page was "
-        "computed by flexor demo on the machine named here.",
+        "from a recording; a cartpole under a learned solver; and derivatives against finite differences and closed forms. "
+        "Every number on this page was computed by flexor demo on the machine named here.",
         facts(seconds),
         [
             _agreement(checks),
@@ -138,7 +138,10 @@ def _learned(runs: Sequence[Run]) -> Section:
     """The true cartpole and the learned one."""
     pole = {r.label: (r.trajectory.time, r.trajectory.q[:, 1]) for r in runs}
     cart = {r.label: (r.trajectory.time, r.trajectory.q[:, 0]) for r in runs}
-    code = "nerd = fx.nerd.load('cartpole')\nlearned = sim.with_solver(nerd.solver())\nlearned.rollout(learned.reset(q, qd), steps=300)\n"
+    code = (
+        "nerd = fx.nerd.load('cartpole')\nlearned = sim.with_solver(nerd.solver())\n"
+        "learned.rollout(learned.reset(q, qd), steps=300)\n"
+    )
     text = (
         "A transformer that was trained on simulated transitions takes the place of the dynamics, behind the same interface. It "
         "predicts each step from its own predictions; nothing corrects it."
