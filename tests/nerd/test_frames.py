@@ -43,8 +43,8 @@ def test_decode_undoes_target(model):
         scene = frames.observe(model, q, qd, as_control(model, None))
         return frames.decode(model, q, qd, frames.target(scene, new_q, new_qd))
 
-    back_q, back_qd = jax.vmap(there_and_back)(q, qd, new_q, new_qd)
-    apart = jax.vmap(frames.difference)(
+    back_q, back_qd = jax.jit(jax.vmap(there_and_back))(q, qd, new_q, new_qd)
+    apart = jax.jit(jax.vmap(frames.difference))(
         jnp.asarray(new_q), back_q
     )  # a turn by 2 pi, or a quaternion's sign, is no difference
     assert np.abs(apart).max() < 1e-12
