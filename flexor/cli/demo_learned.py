@@ -3,11 +3,13 @@
 import time
 from collections.abc import Callable
 
+import numpy as np
+
 from flexor.cli.demo_runs import Run
 from flexor.nerd import Recipe, load
 from flexor.solvers import Simulator, Substeps
 
-START = ([0.2, 2.0], [0.5, 0.0])  # m and rad from upright, m/s and rad/s
+START = np.array([[0.2, 2.0], [0.5, 0.0]])  # m and rad from upright, m/s and rad/s
 
 
 def chapter(quick: bool, tell: Callable[[str], None]) -> list[Run]:

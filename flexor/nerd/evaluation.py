@@ -4,7 +4,7 @@ Errors as the original evaluates them: distance of the base, angle of its rotati
 unlimited hinges wrapped). A rollout diverged when its numbers are not finite or beyond `LARGEST`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flexor.model.model import Model
 from flexor.nerd.artefact import Nerd
 from flexor.nerd.data import LARGEST
+from flexor.nerd.frames import Frames
+from flexor.nerd.network import Transformer
 from flexor.nerd.ranges import Ranges
+from flexor.nerd.solver import NerdSolver
 from flexor.solvers import AbstractSolver, Simulator
 from flexor.solvers.substeps import Substeps
 
@@ -65,32 +69,59 @@ def evaluate_passive(
     seed: int = 500,
 ) -> Passive:
     """Errors of the learned solver against `solver`, from random states of `ranges`, without controls."""
-    model = nerd.model
-    truth = Simulator(model, Substeps(solver, substeps) if substeps > 1 else solver, dt=nerd.dt)
-    learned = nerd.simulator()
+    judge = passive_judge(
+        nerd.model, nerd.frames, solver, ranges, substeps=substeps, steps=steps, rollouts=rollouts, seed=seed
+    )
+    return judge(nerd.network)
 
-    def pair(key: Any) -> tuple[Any, Any]:
-        q, qd = ranges.draw(model, key)
-        a = truth.rollout(truth.reset(q, qd), steps=steps)
-        b = learned.rollout(learned.reset(q, qd), steps=steps)
-        return a.q[1:], b.q[1:]
 
-    run = jax.jit(jax.vmap(pair))
+def passive_judge(
+    model: Model,
+    frames: Frames,
+    solver: AbstractSolver,
+    ranges: Ranges,
+    *,
+    substeps: int,
+    steps: int,
+    rollouts: int,
+    seed: int,
+) -> Callable[[Transformer], Passive]:
+    """`evaluate_passive` as a function of the network, which compiles once; the true motion is computed once."""
+    truth = Simulator(model, Substeps(solver, substeps) if substeps > 1 else solver, dt=frames.dt)
     keys = jax.random.split(jax.random.key(seed), rollouts)
-    parts = [jax.tree.map(np.asarray, run(keys[i : i + BATCH])) for i in range(0, rollouts, BATCH)]
-    true, predicted = (np.concatenate(x) for x in zip(*parts, strict=True))
-    return errors(nerd, true, predicted)
+    parts = [slice(i, i + BATCH) for i in range(0, rollouts, BATCH)]
+
+    @jax.jit
+    def true(keys: Any) -> Any:
+        def one(key: Any) -> Any:
+            q, qd = ranges.draw(model, key)
+            return q, qd, truth.rollout(truth.reset(q, qd), steps=steps).q[1:]
+
+        return jax.vmap(one)(keys)
+
+    @eqx.filter_jit
+    def learned(network: Transformer, q: Any, qd: Any) -> Any:
+        sim = Simulator(model, NerdSolver(network, frames), dt=frames.dt)
+        return jax.vmap(lambda q, qd: sim.rollout(sim.reset(q, qd), steps=steps).q[1:])(q, qd)
+
+    runs = [jax.tree.map(np.asarray, true(keys[part])) for part in parts]
+
+    def judge(network: Transformer) -> Passive:
+        predicted = np.concatenate([np.asarray(learned(network, q, qd)) for q, qd, _ in runs])
+        return errors(frames, np.concatenate([run[2] for run in runs]), predicted)
+
+    return judge
 
 
-def errors(nerd: Nerd, true: np.ndarray, predicted: np.ndarray) -> Passive:
+def errors(frames: Frames, true: np.ndarray, predicted: np.ndarray) -> Passive:
     """Errors of predicted against true coordinates, both (rollout, step, nq)."""
-    t = nerd.frames.topology
+    t = frames.topology
     kinds = np.array([0 if j.kind == "slide" else 1 for j in t.joints])
     bad = ~np.isfinite(predicted).all(-1) | (np.abs(np.nan_to_num(predicted)) > LARGEST).any(-1)
-    delta = np.asarray(eqx.filter_jit(jax.vmap(jax.vmap(nerd.frames.difference)))(jnp.asarray(true), jnp.asarray(predicted)))
+    delta = np.asarray(eqx.filter_jit(jax.vmap(jax.vmap(frames.difference)))(jnp.asarray(true), jnp.asarray(predicted)))
     position = rotation = None
-    if nerd.frames.root is not None:
-        at = int(t.v_start[nerd.frames.root])
+    if frames.root is not None:
+        at = int(t.v_start[frames.root])
         position, rotation = (np.linalg.norm(delta[..., at + i : at + i + 3], axis=-1) for i in (0, 3))
     found: list[np.ndarray | None] = []
     for kind in (0, 1):

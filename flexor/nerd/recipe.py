@@ -15,7 +15,7 @@ from flexor.contact import NCP, Penalty
 from flexor.model.model import Model
 from flexor.nerd.artefact import Nerd
 from flexor.nerd.data import facts, sample
-from flexor.nerd.evaluation import Passive, evaluate_passive
+from flexor.nerd.evaluation import Passive, passive_judge
 from flexor.nerd.frames import Frames
 from flexor.nerd.network import Sizes, Transformer
 from flexor.nerd.ranges import Planes, Ranges
@@ -111,8 +111,11 @@ class Recipe:
         model = self.model()
         frames = self.frames(model)
 
+        found = self._judge(model, 100, 256, 500) if passive else None
+
         def judge(network: Transformer) -> dict[str, float]:
-            row = self.evaluate(Nerd(model, network, frames), steps=100, rollouts=256).rows((100,))[0]
+            assert found is not None
+            row = found(network).rows((100,))[0]
             return {name: float(value) for name, value in row.items() if "mean" in name or name == "diverged"}
 
         begun = time.perf_counter()
@@ -126,8 +129,13 @@ class Recipe:
 
     def evaluate(self, nerd: Nerd, *, steps: int = 1000, rollouts: int = 2048, seed: int = 500) -> Passive:
         """Passive motion from the recipe's states beside its true physics; see `evaluate_passive`."""
-        solver = self.simulator().solver
-        return evaluate_passive(nerd, solver, self.ranges, substeps=self.substeps, steps=steps, rollouts=rollouts, seed=seed)
+        return self._judge(nerd.model, steps, rollouts, seed)(nerd.network)
+
+    def _judge(self, model: Model, steps: int, rollouts: int, seed: int) -> Callable[[Transformer], Passive]:
+        return passive_judge(
+            model, self.frames(model), self.simulator().solver, self.ranges, substeps=self.substeps, steps=steps,
+            rollouts=rollouts, seed=seed,
+        )  # fmt: skip
 
 
 def _made(kind: Any, table: Mapping[str, Any], where: str) -> Any:

@@ -135,6 +135,6 @@ def test_passive_motion_is_judged_against_the_truth(sim, path):
     same = data.LARGEST * np.ones((1, 3, 2)) * 2
     from flexor.nerd.evaluation import errors
 
-    assert errors(nerd, np.zeros((1, 3, 2)), same).diverged.all()
-    exact = errors(nerd, np.full((1, 3, 2), np.pi), np.full((1, 3, 2), -np.pi))
+    assert errors(nerd.frames, np.zeros((1, 3, 2)), same).diverged.all()
+    exact = errors(nerd.frames, np.full((1, 3, 2), np.pi), np.full((1, 3, 2), -np.pi))
     assert exact.hinges.max() == pytest.approx(0, abs=1e-6)  # half a turn either way is the same
