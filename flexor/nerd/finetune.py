@@ -36,6 +36,7 @@ class Finetuning:
     window: int = 24
     rate: float = 5e-4
     clip: float = 1.0
+    huber: float = 0.05
     share: float = 1.0
     pull: float = 1e-3
     seed: int = 0
@@ -99,8 +100,8 @@ def _advance(nerd: Nerd, options: Finetuning, optimiser: Any, first: Any) -> Any
 
 
 def _loss(network: Transformer, frames: Frames, model: Model, rows: Windows, options: Finetuning) -> Array:
-    value = loss(network, rows.x, rows.y)
-    return value + options.share * unrolled_loss(network, frames, model, rows.r) if options.share else value
+    value = loss(network, rows.x, rows.y, options.huber)
+    return value + options.share * unrolled_loss(network, frames, model, rows.r, options.huber) if options.share else value
 
 
 def windows(nerd: Nerd, logs: Sequence[Trajectory], length: int) -> Windows:

@@ -29,7 +29,6 @@ from flexor.nerd.frames import Frames
 from flexor.nerd.network import Sizes, Transformer
 from flexor.nerd.unrolled import unrolled_errors
 
-HUBER = 0.05  # standard deviations
 Progress = Callable[[int, int, float], None]
 Judge = Callable[[Transformer], dict[str, float]]
 
@@ -37,6 +36,7 @@ Judge = Callable[[Transformer], dict[str, float]]
 @dataclass(frozen=True)
 class Training:
     """How to train: Muon and Adam with a rate that falls linearly from `rate` to `last_rate`, gradients clipped at norm `clip`.
+    The loss is linear in errors beyond `huber` standard deviations of the target; a larger one counts impacts more.
 
     A batch is `batch` windows of `window` steps. With `rollout` > 0 the network also goes on by itself for so many steps from the
     first of each window, and that loss counts by `share`. `members` > 1 trains an ensemble. Every `every` steps the loss on the
@@ -49,6 +49,7 @@ class Training:
     rate: float = 1e-3
     last_rate: float = 1e-5
     clip: float = 1.0
+    huber: float = 0.05
     rollout: int = 0
     share: float = 0.1
     members: int = 1
@@ -65,23 +66,23 @@ class Run(eqx.Module):
     step: Array
 
 
-def huber(error: Array) -> Array:
-    """h^2 (sqrt(1 + (e / h)^2) - 1): quadratic for what is learned well, linear beyond h = `HUBER`, for impacts are rare and
-    large and would drown the rest."""
-    return HUBER**2 * (jnp.sqrt(1 + (error / HUBER) ** 2) - 1)
+def huber(error: Array, h: float) -> Array:
+    """h^2 (sqrt(1 + (e / h)^2) - 1): quadratic for what is learned well, linear beyond h, for impacts are rare and large and
+    would drown the rest."""
+    return h**2 * (jnp.sqrt(1 + (error / h) ** 2) - 1)
 
 
-def loss(network: Transformer, x: Any, y: Any) -> Array:
+def loss(network: Transformer, x: Any, y: Any, h: float) -> Array:
     """Mean over all positions and targets, of errors in units of the targets' deviations."""
-    return jnp.mean(huber((network.sequence(x) - y) / network.norms.y_std))
+    return jnp.mean(huber((network.sequence(x) - y) / network.norms.y_std, h))
 
 
-def unrolled_loss(network: Transformer, frames: Frames, model: Model, raw: Any) -> Array:
+def unrolled_loss(network: Transformer, frames: Frames, model: Model, raw: Any, h: float) -> Array:
     """The loss of several steps; `raw` are states and torques (batch, steps + 1, n)."""
     t = frames.topology
     q, qd, torque = raw[..., : t.nq], raw[..., t.nq : t.nq + t.nv], raw[:, :-1, t.nq + t.nv :]
     errors = jax.vmap(lambda q, qd, push: unrolled_errors(network, frames, model, q, qd, push))(q, qd, torque)
-    return jnp.mean(huber(errors))
+    return jnp.mean(huber(errors, h))
 
 
 def member(ensemble: Transformer, i: int) -> Transformer:
@@ -89,9 +90,9 @@ def member(ensemble: Transformer, i: int) -> Transformer:
     return jax.tree.map(lambda w: w[i] if eqx.is_array(w) else w, ensemble)
 
 
-def losses(ensemble: Transformer, x: Any, y: Any) -> Array:
+def losses(ensemble: Transformer, x: Any, y: Any, h: float) -> Array:
     """The loss of every member, one after the other: batched products of small matrices are slow on CPUs."""
-    return jnp.stack([loss(member(ensemble, i), x, y) for i in range(len(ensemble.embed))])
+    return jnp.stack([loss(member(ensemble, i), x, y, h) for i in range(len(ensemble.embed))])
 
 
 def train(
@@ -137,7 +138,11 @@ def train(
         step = int(run.step)
         run, value = advance(run, *place(shown.windows(*_draw(options, step, 0, n - held, t), options.window)))
         if (step + 1) % options.every == 0 or step + 1 == options.steps:
-            row = {"step": step + 1, "loss": float(jnp.mean(value)), "held_out": float(jnp.mean(judged(run.network, *test)))}
+            row = {
+                "step": step + 1,
+                "loss": float(jnp.mean(value)),
+                "held_out": float(jnp.mean(judged(run.network, *test, options.huber))),
+            }
             if not np.isfinite(row["loss"]):
                 raise FloatingPointError(f"the loss left the finite numbers at step {step + 1}: a smaller rate may help.")
             history.append(row | (judge(run.network) if judge else {}))
@@ -220,11 +225,11 @@ def _advance(optimiser: Any, options: Training, frames: Frames, model: Model) ->
 
         def total(weights: Any) -> tuple[Array, Array]:
             whole = eqx.combine(weights, run.network)
-            each = losses(whole, x, y)
+            each = losses(whole, x, y, options.huber)
             if not options.rollout:
                 return jnp.sum(each), each
             members = [member(whole, i) for i in range(len(whole.embed))]
-            further = [unrolled_loss(m, frames, model, raw[:, : options.rollout + 1]) for m in members]
+            further = [unrolled_loss(m, frames, model, raw[:, : options.rollout + 1], options.huber) for m in members]
             return jnp.sum(each + options.share * jnp.stack(further)), each
 
         gradient, value = jax.grad(total, has_aux=True)(weights)
