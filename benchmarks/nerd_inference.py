@@ -100,12 +100,23 @@ def by_torch(sizes: Sizes, n_in: int, n_out: int, batch: int, steps: int) -> flo
     return batch * steps / best(work)
 
 
+def cached_apart(nerd: Nerd) -> float:
+    """Largest difference of a prediction from a cached window and from the whole window, over the largest prediction."""
+    net = jax.tree.map(lambda w: w[0] if isinstance(w, jax.Array) else w, nerd.network)
+    x = net.norms.x_mean + net.norms.x_std * jax.random.normal(jax.random.key(1), (25, len(nerd.frames.labels)))
+    whole = jax.jit(lambda x: net.sequence(x))(x)
+    _, steps = jax.lax.scan(lambda cache, row: net.step(row, cache)[::-1], net.begin(), x)
+    return float(np.abs(steps - whole).max() / np.abs(whole).max())
+
+
 def measure(quick: bool) -> Result:
     torch = importlib.util.find_spec("torch") is not None
     rows, checks = [], list[Check]()
     for name in ("cartpole",) if quick else ("cartpole", "ant"):
         nerd: Nerd = fx.nerd.load(name)
         recipe = Recipe.of(nerd.card["recipe"])
+        apart = cached_apart(nerd)
+        checks.append(Check(f"{name}: cached window against whole window", apart, "<= 1e-4", apart <= 1e-4))
         true = recipe.simulator()
         true = fx.Simulator(true.model, fx.Substeps(true.solver, recipe.substeps), dt=recipe.dt)
         for batch in (64,) if quick else (64, 1024):

@@ -111,7 +111,7 @@ def measure(options: argparse.Namespace) -> Result:
     def say(text: str) -> None:
         console.print(f"{time.perf_counter() - begun:6.0f} s  {text}")
 
-    values = identify(nerd.model, train, 6 if options.quick else 150)
+    values = identify(nerd.model, train, 6 if options.quick else 100)
     say("identified")
     scores: Scores = {}
     for label, given in (("nominal", START), ("identified", values)):
@@ -139,7 +139,7 @@ def measure(options: argparse.Namespace) -> Result:
 def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--evaluate", type=Path, metavar="FILE", help="score a saved model on a file of this layout")
     parser.add_argument("--model", type=Path, metavar="FILE", help=f"the saved model (default: {MODEL} in --out)")
-    parser.add_argument("--steps", type=int, default=1500, help="steps of fine-tuning")
+    parser.add_argument("--steps", type=int, default=800, help="steps of fine-tuning")
 
 
 if __name__ == "__main__":
