@@ -116,7 +116,7 @@ def model_hash(model: Model) -> str:
 def _maker(sim: Simulator, ranges: Ranges, length: int, substeps: int) -> Callable[[Any], dict[str, Any]]:
     """A compiled function from a key to the arrays of one chunk, trajectories first."""
     solver = Substeps(sim.solver, substeps) if substeps > 1 else sim.solver
-    frames = Frames(sim.model.topology, float(sim.dt))
+    frames = Frames(sim.model.topology, float(sim.dt), smooth=False)
 
     def one(key: Any) -> dict[str, Any]:
         place, state_key, control_key, rest_key = jax.random.split(key, 4)
@@ -265,7 +265,7 @@ def _block(arrays: dict[str, np.ndarray], attrs: dict[str, Any], model: Model, d
     known = dt if dt is not None else attrs.get("dt")
     if known is None:
         raise ValueError("the data set does not tell the length of its steps; give `dt`.")
-    frames = Frames(model.topology, float(known))
+    frames = Frames(model.topology, float(known), smooth=False)
     quat = np.concatenate([arrays["root_body_q"][..., 6:7], arrays["root_body_q"][..., 3:6]], axis=-1)
     before, after = arrays["states"], arrays["next_states"]
     points = [arrays[f"contact_points_{i}"].reshape(*before.shape[:2], -1, 3) for i in (0, 1)]
@@ -276,6 +276,7 @@ def _block(arrays: dict[str, np.ndarray], attrs: dict[str, Any], model: Model, d
         _velocities(frames, model, before[..., :nq], before[..., nq:], points).reshape(points[0].shape)
         if "contact_velocities" not in arrays else arrays["contact_velocities"].reshape(points[0].shape),
         np.asarray(frames.room(model, jnp.asarray(before[..., :nq]))),
+        before[..., nq:],
     )  # fmt: skip
     facts = (float(known), str(attrs.get("hash", "")), str(attrs.get("model", "")))
     return Data(Scene(*parts), after[..., :nq], after[..., nq:], *facts)

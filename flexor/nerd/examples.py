@@ -18,7 +18,7 @@ import numpy as np
 
 from flexor.model.model import Model
 from flexor.nerd.data import Data, blocks, facts
-from flexor.nerd.frames import Frames
+from flexor.nerd.frames import Frames, Scene
 from flexor.nerd.network import Norms
 
 FLOOR = 1e-8  # deviation below which an input or a target is taken for constant
@@ -65,7 +65,7 @@ def examples(
 ) -> Examples:
     """Inputs and targets of a data set, in memory or in a file."""
     if isinstance(source, Data):
-        x, y, r = (np.asarray(z) for z in _encode(frames, source))
+        x, y, r = (np.asarray(z) for z in _encode(frames, model, source))
         return Examples(x, y, r, source.hash)
     path, done = Path(source), 0
     with ExitStack() as stack:
@@ -73,7 +73,7 @@ def examples(
         for data in blocks(path, model, most, dt=dt):
             if abs(data.dt / frames.dt - 1) > 1e-4:
                 raise ValueError(f"'{path}' has steps of {data.dt:g} s; the network is to step by {frames.dt:g} s.")
-            parts = [np.ascontiguousarray(z, np.float32) for z in _encode(frames, data)]
+            parts = [np.ascontiguousarray(z, np.float32) for z in _encode(frames, model, data)]
             for file, z in zip(files, parts, strict=True):
                 file.write(z.tobytes())
             done += data.shape[0]
@@ -83,7 +83,10 @@ def examples(
 
 
 @eqx.filter_jit
-def _encode(frames: Frames, data: Data) -> tuple[Any, Any, Any]:
-    both = jax.vmap(jax.vmap(lambda s, q, qd: (frames.features(s), frames.target(s, q, qd))))
+def _encode(frames: Frames, model: Model, data: Data) -> tuple[Any, Any, Any]:
+    def one(scene: Scene, q: Any, qd: Any) -> tuple[Any, Any]:
+        scene = frames.foresee(model, scene)
+        return frames.features(scene), frames.target(scene, q, qd)
+
     raw = jnp.concatenate([jnp.asarray(z) for z in (data.scene.q, data.scene.qd, data.scene.torque)], axis=-1)
-    return *both(data.scene, data.next_q, data.next_qd), raw
+    return *jax.vmap(jax.vmap(one))(data.scene, data.next_q, data.next_qd), raw

@@ -4,14 +4,16 @@ The root frame is that of the body on the first free joint, or, for a robot on a
 mounted. Everything is expressed in the root frame of its own instant (Xu et al. 2025, section 3.2):
 
     reads       velocities, joint coordinates (a hinge without limits by sine and cosine, rotations by their matrix), joint
-                torques, the direction of gravity, for every stop of a joint how far it would be after a free step, and for
-                every contact candidate normal, point, relative velocity, distance, and distance after a free step, zero where
-                both are out of reach
-    predicts    the change of the velocities, R^T (v' - v) for the root; and of the displacement over the step, R^T dp for the
-                root's position, the rotation vector of quat^-1 quat' for rotations, q' - q for the rest (wrapped for hinges
-                without limits), what it is beyond dt (v + v') / 2: a number of second order in dt, so that an error of the
-                network moves the robot little
+                torques, the direction of gravity, what the free step adds to the velocities, for every stop of a joint how
+                far it would be after the free step, and for every contact candidate normal, point, distance, and, after the
+                free step, relative velocity and distance; zero where both distances are out of reach
+    predicts    what the velocities are beyond the free step's u, R^T (v' - u) for the root; and of the displacement over the
+                step, R^T dp for the root's position, the rotation vector of quat^-1 quat' for rotations, q' - q for the rest
+                (wrapped for hinges without limits), what it is beyond dt (v + v') / 2: a number of second order in dt, so
+                that an error of the network moves the robot little
 
+The free step is the robot's motion if nothing touched it (`free_velocity`), so that the network has to learn of contact, stops
+and friction alone; or, with `smooth` off, it leaves the velocities as they are and the network learns all of the dynamics.
 Position and heading of the root never enter: predictions do not change when the whole scene is moved and turned about gravity.
 """
 
@@ -28,12 +30,14 @@ from flexor.contact.detect import candidates
 from flexor.dynamics import Kinematics, actuator_force, body_poses, body_velocities, forward_kinematics, integrate
 from flexor.model.model import Control, Model
 from flexor.model.topology import JOINT_NV, Topology
+from flexor.nerd.free import free_velocity
 from flexor.spatial import cross, quat_log, quat_mul, quat_to_matrix, rotate
 
 
 class Scene(NamedTuple):
-    """One instant: state, joint torques, direction of gravity, root frame, contact candidates; world axes. `velocity` is
-    that of the candidates' second bodies against their first, `room` how far limited joints are from their two stops."""
+    """One instant: state, joint torques, direction of gravity, root frame, contact candidates; world axes. `room` is how
+    far limited joints are from their two stops, `free` the velocity after the free step, and `velocity` then that of the
+    candidates' second bodies against their first."""
 
     q: Float[Array, " nq"]
     qd: Float[Array, " nv"]
@@ -47,19 +51,21 @@ class Scene(NamedTuple):
     distance: Float[Array, " ncon"]
     velocity: Float[Array, "ncon 3"]
     room: Float[Array, "n_limited 2"]
+    free: Float[Array, " nv"]
 
 
 @dataclass(frozen=True)
 class Frames:
     """The layout of inputs and targets for one robot and steps of `dt`; candidates and stops beyond `reach` are not seen.
 
-    Switched off for ablations: `centric` (root frames; else the world's), `contacts` (contact inputs), `relative` (changes are
-    predicted; else the next state itself, for robots of hinges and slides).
+    `smooth` chooses the free step. Switched off for ablations: `centric` (root frames; else the world's), `contacts` (contact
+    inputs), `relative` (changes are predicted; else the next state itself, for robots of hinges and slides).
     """
 
     topology: Topology
     dt: float
     reach: float = 0.12
+    smooth: bool = True
     centric: bool = True
     contacts: bool = True
     relative: bool = True
@@ -111,6 +117,7 @@ class Frames:
                 names.append(j.name)
         names += [f"velocity {t.dof_name(i)}" for i in range(t.nv)]
         names += [f"torque {t.dof_name(i)}" for i in self.pushed] + [f"gravity {a}" for a in "xyz"]
+        names += [f"free {t.dof_name(i)}" for i in range(t.nv) if self.smooth]
         names += [f"stop {t.joints[i].name} {side}" for i in t.limited for side in ("low", "high")]
         if self.contacts:
             for c, pair in enumerate(candidates(t)):
@@ -151,9 +158,26 @@ class Frames:
         kin = forward_kinematics(model, q)
         found = detect(model, kin)
         down = g / jnp.where(strength > 0, strength, 1.0)
-        velocity = self.contact_velocity(model, kin, qd, found.point)
+        free = self.free(model, q, qd, torque)
+        velocity = self.contact_velocity(model, kin, free, found.point)
         contacts = (found.normal, found.point_a, found.point_b, found.distance, velocity)
-        return Scene(q, qd, torque, down, origin, rotation, *contacts, self.room(model, q))
+        return Scene(q, qd, torque, down, origin, rotation, *contacts, self.room(model, q), free)
+
+    def free(
+        self, model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"], torque: Float[Array, " n"]
+    ) -> Float[Array, " nv"]:
+        """Velocities after the free step."""
+        if not self.smooth:
+            return qd
+        return free_velocity(model, q, qd, jnp.zeros_like(qd).at[self.pushed].set(torque), self.dt)
+
+    def foresee(self, model: Model, scene: Scene) -> Scene:
+        """The scene of a data set, which knows the present velocities only, with the free step's."""
+        if not self.smooth:
+            return scene
+        free = self.free(model, scene.q, scene.qd, scene.torque)
+        kin, point = forward_kinematics(model, scene.q), (scene.point_a + scene.point_b) / 2
+        return scene._replace(free=free, velocity=self.contact_velocity(model, kin, free, point))
 
     def contact_velocity(
         self, model: Model, kin: Kinematics, qd: Float[Array, " nv"], point: Float[Array, "ncon 3"]
@@ -178,7 +202,8 @@ class Frames:
         """The network's input for what was observed."""
         into, p = scene.rotation.T, scene.origin
         parts = [*self._coordinates(scene.q, p, into), self._turned(scene.qd, into), scene.torque, into @ scene.gravity]
-        moved = self.dt * scene.qd[self.stopped]
+        parts += [self._turned(scene.free - scene.qd, into)] if self.smooth else []
+        moved = self.dt * scene.free[self.stopped]
         parts.append(jnp.clip(scene.room + jnp.stack([moved, -moved], axis=-1), -self.reach, self.reach).ravel())
         if self.contacts and len(scene.distance):
             normal, point = rotate(into, scene.normal), rotate(into, (scene.point_a + scene.point_b) / 2 - p)
@@ -232,17 +257,14 @@ class Frames:
         if not self.relative:
             return jnp.concatenate([self.difference(jnp.zeros_like(q), new_q), new_qd])
         beyond = self.difference(q, new_q) - self.dt * (qd + new_qd) / 2
-        return jnp.concatenate([self._turned(beyond, into), self._turned(new_qd - qd, into)])
+        return jnp.concatenate([self._turned(beyond, into), self._turned(new_qd - scene.free, into)])
 
-    def decode(
-        self, model: Model, q: Array, qd: Array, y: Float[Array, " n_out"]
-    ) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
+    def decode(self, model: Model, scene: Scene, y: Float[Array, " n_out"]) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
         """The state after the step."""
-        nv = self.topology.nv
+        nv, q, qd, R = self.topology.nv, scene.q, scene.qd, scene.rotation
         if not self.relative:
             return y[:nv], y[nv:]
-        R = self.frame(model, q)[1]
-        new_qd = qd + self._turned(y[nv:], R)
+        new_qd = scene.free + self._turned(y[nv:], R)
         return integrate(model, q, self._turned(y[:nv], R) + self.dt * (qd + new_qd) / 2), new_qd
 
 

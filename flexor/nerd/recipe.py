@@ -38,6 +38,7 @@ class Recipe:
     length: int = 100
     seed: int = 0
     reach: float = 0.12
+    smooth: bool = True
     ranges: Ranges = field(default_factory=Ranges)
     sizes: Sizes = field(default_factory=Sizes)
     training: Training = field(default_factory=Training)
@@ -88,7 +89,7 @@ class Recipe:
         return Simulator(self.model(), RigidSolver(contact=CONTACTS[self.contact]()), dt=self.dt)
 
     def frames(self, model: Model) -> Frames:
-        return Frames(model.topology, self.dt, self.reach)
+        return Frames(model.topology, self.dt, self.reach, self.smooth)
 
     def sample(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Path:
         """Writes the data set; see `flexor.nerd.sample`."""
@@ -111,7 +112,7 @@ class Recipe:
         model = self.model()
         frames = self.frames(model)
 
-        found = self._judge(model, 100, 256, 500) if passive else None
+        found = self._judge(model, frames, 100, 256, 500) if passive else None
 
         def judge(network: Transformer) -> dict[str, float]:
             assert found is not None
@@ -129,11 +130,13 @@ class Recipe:
 
     def evaluate(self, nerd: Nerd, *, steps: int = 1000, rollouts: int = 2048, seed: int = 500) -> Passive:
         """Passive motion from the recipe's states beside its true physics; see `evaluate_passive`."""
-        return self._judge(nerd.model, steps, rollouts, seed)(nerd.network)
+        return self._judge(nerd.model, nerd.frames, steps, rollouts, seed)(nerd.network)
 
-    def _judge(self, model: Model, steps: int, rollouts: int, seed: int) -> Callable[[Transformer], Passive]:
+    def _judge(
+        self, model: Model, frames: Frames, steps: int, rollouts: int, seed: int
+    ) -> Callable[[Transformer], Passive]:
         return passive_judge(
-            model, self.frames(model), self.simulator().solver, self.ranges, substeps=self.substeps, steps=steps,
+            model, frames, self.simulator().solver, self.ranges, substeps=self.substeps, steps=steps,
             rollouts=rollouts, seed=seed,
         )  # fmt: skip
 

@@ -34,9 +34,10 @@ def unrolled_errors(
     ) -> tuple[tuple[Array, Array, object], Array]:
         here, speed, cache = carry
         true_q, true_qd, push = row
-        x = frames.features(frames.look(model, here, speed, push)).astype(network.embed.dtype)
+        scene = frames.look(model, here, speed, push)
+        x = frames.features(scene).astype(network.embed.dtype)
         y, cache = network.step(x, cache)  # type: ignore[arg-type]
-        here, speed = frames.decode(model, here, speed, y.astype(here.dtype))
+        here, speed = frames.decode(model, scene, y.astype(here.dtype))
         error = jnp.concatenate([frames.difference(true_q, here) / frames.dt / scale, (speed - true_qd) / scale])
         return (here, speed, cache), error
 

@@ -41,7 +41,7 @@ def test_decode_undoes_target(model):
 
     def there_and_back(q, qd, new_q, new_qd):
         scene = frames.observe(model, q, qd, as_control(model, None))
-        return frames.decode(model, q, qd, frames.target(scene, new_q, new_qd))
+        return frames.decode(model, scene, frames.target(scene, new_q, new_qd))
 
     back_q, back_qd = jax.jit(jax.vmap(there_and_back))(q, qd, new_q, new_qd)
     apart = jax.jit(jax.vmap(frames.difference))(
@@ -51,8 +51,28 @@ def test_decode_undoes_target(model):
     assert np.abs(back_qd - new_qd).max() < 1e-12
 
 
+def test_nothing_is_left_to_predict_of_free_motion():
+    model = fx.load(BALL).astype(jnp.float64)
+    dt, (q, qd) = 1 / 200, states(model, 20)
+    true = fx.Simulator(model, fx.RigidSolver(contact=None, integrator=fx.RK4()), dt=dt)
+
+    def left(smooth):
+        frames = Frames(model.topology, dt, smooth=smooth)
+
+        def one(q, qd):
+            scene = frames.observe(model, q, qd, as_control(model, None))
+            after = true.step(true.reset(q, qd), None)
+            return frames.target(scene, after.q, after.qd)[model.nv :]
+
+        return np.abs(jax.jit(jax.vmap(one))(q, qd)).max()
+
+    assert left(smooth=True) < 1e-3 * max(1.0, left(smooth=False))  # of order dt^3, not dt
+    assert left(smooth=False) > 1e-3
+
+
 def test_every_input_has_its_name(model):
     frames = Frames(model.topology, 1 / 60)
+    assert set(Frames(model.topology, 1 / 60, smooth=False).labels) < set(frames.labels)
     x = eqx.filter_eval_shape(lambda m: frames.encode(m, m.reference, jnp.zeros(m.nv), as_control(m, None)), model)
     assert x.shape == (len(frames.labels),) == (len(set(frames.labels)),)
 
