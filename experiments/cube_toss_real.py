@@ -8,6 +8,9 @@ Errors of position and rotation along whole tosses that no model has seen, from 
     fine-tuned   the same after 50, 100 and 300 real tosses
     scratch      a network of the same size trained on the 300 tosses alone
 
+What is learned from is shown to the networks as cubes with other labels too (`symmetric`), for a cube looks the same from
+24 sides.
+
 `--evaluate FILE` scores a saved model on a file of this layout.
 """
 
@@ -22,7 +25,7 @@ import jax
 import numpy as np
 from _data import recording
 from _form import Result, at_most, run
-from _tosses import FILE, HALF, START, Tosses, analytic, errors, identify, predict, read
+from _tosses import FILE, HALF, START, Tosses, analytic, errors, identify, predict, read, symmetric
 from matplotlib.figure import Figure
 from rich.console import Console
 
@@ -33,6 +36,7 @@ from flexor.nerd.finetune import windows
 
 TRAINING = 300
 COUNTS = (50, 100, 300)
+COPIES = 8
 MODEL = "cube.safetensors"
 Scores = dict[str, tuple[np.ndarray, np.ndarray]]
 
@@ -106,7 +110,10 @@ def measure(options: argparse.Namespace) -> Result:
         train, test = train.take(np.flatnonzero(train.steps < 100)[:6]), test.take(np.flatnonzero(test.steps < 100)[:4])
     nerd = fx.nerd.load("cube")
     how = Finetuning(steps=3, batch=4, window=6) if options.quick else Finetuning(steps=options.steps)
-    logs = train.trajectories(nerd.model)
+    copies = 2 if options.quick else COPIES
+
+    def logs(count: int) -> list[fx.Trajectory]:
+        return symmetric(train.take(np.arange(count)), copies).trajectories(nerd.model)
 
     def say(text: str) -> None:
         console.print(f"{time.perf_counter() - begun:6.0f} s  {text}")
@@ -118,11 +125,11 @@ def measure(options: argparse.Namespace) -> Result:
         scores[label] = errors(test, predict(analytic(nerd.model, given, test.dt), test), nerd.frames)
     scores["pretrained"] = judged(nerd, test)
     for count in (4,) if options.quick else COUNTS:
-        tuned = finetune(nerd, logs[:count], how)
+        tuned = finetune(nerd, logs(count), how)
         scores[f"fine-tuned, {count}"] = judged(tuned, test)
         say(f"fine-tuned on {count}")
     tuned.save(options.out / MODEL)
-    scores[f"scratch, {len(logs)}"] = judged(scratch(nerd, logs, how), test)
+    scores[f"scratch, {len(train)}"] = judged(scratch(nerd, logs(len(train)), how), test)
     say("from scratch")
     draw(test, scores).savefig(options.out / "cube_toss_real.png", dpi=150)
     rows = [row(label, score, scores["identified"]) for label, score in scores.items()]

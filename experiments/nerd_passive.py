@@ -19,7 +19,7 @@ from _form import Check, Result, at_most, equals, run
 from rich.console import Console
 
 import flexor as fx
-from flexor.nerd import Frames, Nerd, Passive, Recipe, evaluate_passive, train
+from flexor.nerd import Nerd, Passive, Recipe, evaluate_passive, train
 from flexor.spatial import quat_mul, quat_to_matrix
 from flexor.viz.learned import growth
 
@@ -39,6 +39,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "without relative prediction": {"relative": False},
     "without contact inputs": {"contacts": False},
     "without history": {"history": 1},
+    "without the free step": {"smooth": False},
 }
 PARTS = ("cartpole", "pendulum", "ant", "ablation")
 
@@ -168,7 +169,7 @@ def ablation(options: argparse.Namespace) -> Result:
         for label, change in ABLATIONS.items():
             own = dataclasses.replace(sizes, history=change.get("history", sizes.history))
             flags = {k: v for k, v in change.items() if k != "history"}
-            frames = Frames(model.topology, recipe.dt, recipe.reach, **flags)
+            frames = dataclasses.replace(recipe.frames(model), **flags)
             network, history = train(model, data, sizes=own, options=how, frames=frames)
             console.print(f"{time.perf_counter() - begun:6.0f} s  {label}")
             rows.append({"scene": label, **_judge(Nerd(model, network, frames), recipe, options.quick)})

@@ -18,12 +18,13 @@ from jaxtyping import Array
 
 from flexor.model.model import Control, Model
 from flexor.nerd.artefact import Nerd
-from flexor.nerd.frames import Frames, Scene
+from flexor.nerd.frames import Frames
 from flexor.nerd.network import Transformer
 from flexor.nerd.training import loss, member, trainable, unrolled_loss
 from flexor.solvers import Trajectory
 
 Progress = Callable[[int, int, float], None]
+PIECE = 256  # windows encoded at once
 
 
 @dataclass(frozen=True)
@@ -106,25 +107,29 @@ def _loss(network: Transformer, frames: Frames, model: Model, rows: Windows, opt
 
 def windows(nerd: Nerd, logs: Sequence[Trajectory], length: int) -> Windows:
     """All windows of the recordings, half overlapping, those from their first states among them."""
-    frames, model = nerd.frames, nerd.model
-    look = jax.jit(jax.vmap(lambda q, qd, u: frames.observe(model, q, qd, Control(u=u, tau=jnp.zeros(model.nv)))))
-    encode = jax.jit(jax.vmap(lambda s, q, qd: (frames.features(s), frames.target(s, q, qd))))
-    pieces: list[Windows] = []
+    pieces: list[tuple[np.ndarray, ...]] = []
     for i, log in enumerate(logs):
         _check(nerd, log, i, length)
-        q, qd, u = (np.asarray(z, np.float32) for z in (log.q, log.qd, log.u))
-        scene: Scene = look(q[:-1], qd[:-1], u)
-        x, y = encode(scene, q[1:], qd[1:])
-        last = len(u) - length
-        starts = np.unique(np.append(np.arange(0, last + 1, max(1, length // 2)), last))
-        at = starts[:, None] + np.arange(length + 1)
-        inner = at[:, :-1]
-        torque = np.pad(np.asarray(scene.torque), ((0, 1), (0, 0)))
-        raw = np.concatenate([q, qd, torque], axis=1)
-        pieces.append(Windows(np.asarray(x)[inner], np.asarray(y)[inner], raw[at]))
+        last = len(log) - length
+        at = np.unique(np.append(np.arange(0, last + 1, max(1, length // 2)), last))[:, None] + np.arange(length + 1)
+        pieces.append(tuple(np.asarray(z, np.float32)[k] for z, k in ((log.q, at), (log.qd, at), (log.u, at[:, :-1]))))
     if not pieces:
         raise ValueError("fine-tuning needs recordings, and there is none.")
-    return jax.tree.map(lambda *z: np.concatenate(z), *pieces)
+    q, qd, u = (np.concatenate(z) for z in zip(*pieces, strict=True))
+    count = -len(q) % PIECE + len(q)
+    rows = np.arange(count) % len(q)  # whole pieces: one compilation
+    made = [_encoded(nerd.frames, nerd.model, q[k], qd[k], u[k]) for k in np.split(rows, count // PIECE)]
+    return jax.tree.map(lambda *z: np.concatenate(z)[: len(q)], *made)
+
+
+@eqx.filter_jit
+def _encoded(frames: Frames, model: Model, q: Array, qd: Array, u: Array) -> Windows:
+    def one(q: Array, qd: Array, u: Array, new_q: Array, new_qd: Array) -> tuple[Array, Array, Array]:
+        scene = frames.observe(model, q, qd, Control(u=u, tau=jnp.zeros(model.nv)))
+        return frames.features(scene), frames.target(scene, new_q, new_qd), scene.torque
+
+    x, y, torque = jax.vmap(jax.vmap(one))(q[:, :-1], qd[:, :-1], u, q[:, 1:], qd[:, 1:])
+    return Windows(x, y, jnp.concatenate([q, qd, jnp.pad(torque, ((0, 0), (0, 1), (0, 0)))], axis=-1))
 
 
 def _check(nerd: Nerd, log: Trajectory, i: int, length: int) -> None:

@@ -259,7 +259,9 @@ class Frames:
         beyond = self.difference(q, new_q) - self.dt * (qd + new_qd) / 2
         return jnp.concatenate([self._turned(beyond, into), self._turned(new_qd - scene.free, into)])
 
-    def decode(self, model: Model, scene: Scene, y: Float[Array, " n_out"]) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
+    def decode(
+        self, model: Model, scene: Scene, y: Float[Array, " n_out"]
+    ) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
         """The state after the step."""
         nv, q, qd, R = self.topology.nv, scene.q, scene.qd, scene.rotation
         if not self.relative:

@@ -12,7 +12,7 @@ def free_velocity(
 ) -> Float[Array, " nv"]:
     """Velocities after a step by the midpoint rule, the joints' damping D taken at the middle: stable for any damping.
 
-        (M(q) + h D) a = f(q, qd),  (M(q_h) + h D) a_h = f(q_h, qd + h a),  qd' = qd + dt a_h,    h = dt / 2
+    (M(q) + h D) a = f(q, qd),  (M(q_h) + h D) a_h = f(q_h, qd + h a),  qd' = qd + dt a_h,    h = dt / 2
     """
     t = model.topology
     h, v, at = dt / 2, qd, q

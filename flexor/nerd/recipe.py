@@ -132,9 +132,7 @@ class Recipe:
         """Passive motion from the recipe's states beside its true physics; see `evaluate_passive`."""
         return self._judge(nerd.model, nerd.frames, steps, rollouts, seed)(nerd.network)
 
-    def _judge(
-        self, model: Model, frames: Frames, steps: int, rollouts: int, seed: int
-    ) -> Callable[[Transformer], Passive]:
+    def _judge(self, model: Model, frames: Frames, steps: int, rollouts: int, seed: int) -> Callable[[Transformer], Passive]:
         return passive_judge(
             model, frames, self.simulator().solver, self.ranges, substeps=self.substeps, steps=steps,
             rollouts=rollouts, seed=seed,
