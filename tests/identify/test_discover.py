@@ -1,0 +1,35 @@
+"""`discover` on a pendulum with damping that its model does not know."""
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import flexor as fx
+
+
+@pytest.fixture(scope="module")
+def sim():
+    model = fx.load("pendulum").astype(jnp.float64)
+    return fx.Simulator(model, fx.RigidSolver(contact=None), dt=0.02, simd=False)
+
+
+def recorded(sim, damping):
+    true = fx.Simulator(fx.replace(sim.model, {"joint.*.damping": damping}), sim.solver, dt=sim.dt, simd=False)
+    return [true.rollout(true.reset([angle], [speed]), steps=60) for angle, speed in ((0.4, 2.0), (2.0, -1.0), (-1.2, 0.5))]
+
+
+def test_what_is_missing_is_a_force_that_depends_on_the_velocity(sim):
+    how = {"net": fx.MLP(width=4, depth=1), "strengths": (1.0, 0.1), "steps": 300, "rate": 3e-2}
+    found = fx.discover(sim, recorded(sim, 0.4), **how)
+    assert found.best.output == "joint.passive_force"
+    assert found.best.error < 0.2
+    assert "qd" in str(found)
+    dead = [w for group in found.best.after.values() for name, w in group.items() if ".q[" in name]
+    assert all(np.all(w == 0) for w in dead)
+    assert "held-out error" in str(found)
+
+
+def test_a_simulator_that_is_right_has_nothing_to_discover(sim):
+    logs = [sim.rollout(sim.reset([0.4], [2.0]), steps=20), sim.rollout(sim.reset([1.4], [0.0]), steps=20)]
+    with pytest.raises(ValueError, match="there is nothing to discover"):
+        fx.discover(sim, logs)
