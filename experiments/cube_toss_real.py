@@ -65,9 +65,7 @@ def scratch(nerd: Nerd, logs: list[fx.Trajectory], how: Finetuning) -> Nerd:
     data = windows(nerd, logs, how.window)
     norms = norms_of(data.x, data.y)
     sizes = nerd.network.sizes
-    fresh = eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k, contacts=nerd.frames.seen))(
-        jax.random.split(jax.random.key(0), 1)
-    )
+    fresh = eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k))(jax.random.split(jax.random.key(0), 1))
     return finetune(dataclasses.replace(nerd, network=fresh), logs, dataclasses.replace(how, pull=0.0, rate=4 * how.rate))
 
 

@@ -24,7 +24,7 @@ from flexor.solvers import Simulator
 
 FORMAT = "flexor nerd"
 FRAMES = ("dt", "reach", "smooth", "centric", "contacts", "relative")
-SIZES = ("layers", "width", "heads", "history", "head_width", "contact")
+SIZES = ("layers", "width", "heads", "history", "head_width")
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +135,7 @@ def _filled(sizes: Sizes, frames: Frames, members: int, raw: bytes) -> Transform
     n, m = len(frames.labels), frames.outputs
     norms = Norms(jnp.zeros(n), jnp.ones(n), jnp.zeros(m), jnp.ones(m))
     keys = jax.random.split(jax.random.key(0), members)
-    fresh = eqx.filter_eval_shape(eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k, contacts=frames.seen)), keys)
+    fresh = eqx.filter_eval_shape(eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k)), keys)
     stored, wanted = parse(raw), _named(fresh)
     bad = [n for n in {**wanted, **stored} if n not in stored or n not in wanted or stored[n].shape != wanted[n].shape]
     if bad:

@@ -126,11 +126,6 @@ class Frames:
         return tuple(names)
 
     @property
-    def seen(self) -> int:
-        """How many contact candidates are among the inputs; they are the last."""
-        return len(candidates(self.topology)) if self.contacts else 0
-
-    @property
     def outputs(self) -> int:
         return 2 * self.topology.nv
 

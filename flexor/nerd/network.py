@@ -3,9 +3,6 @@
 Attention reaches `history` steps back and no further, in training as in use, and positions enter by rotation of queries and keys
 (rotary embedding, Su et al. 2021), which depends on differences alone. So keys and values of past steps stay valid as the window
 slides on: a step costs one token, not a window, and gives the same numbers. Inputs and outputs are normalised inside.
-
-With `Sizes.contact` the contact candidates are read as a set too: each by the same small network, and the sum enters the token
-(Zaheer et al. 2017, deep sets). What is learned of one corner then holds for all.
 """
 
 import math
@@ -17,19 +14,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
-PER_CONTACT = 11  # numbers that describe a contact candidate, its normal first
 SHARPEST = 1e4  # longest wavelength of the rotary embedding, in steps over 2 pi
 
 
 class Sizes(eqx.Module):
-    """Layers, width, heads, history in steps, and the width of the network that all contact candidates share (0: none)."""
+    """Layers, width, heads, and history in steps."""
 
     layers: int = eqx.field(static=True, default=4)
     width: int = eqx.field(static=True, default=96)
     heads: int = eqx.field(static=True, default=4)
     history: int = eqx.field(static=True, default=10)
     head_width: int = eqx.field(static=True, default=64)
-    contact: int = eqx.field(static=True, default=0)
 
     def __check_init__(self) -> None:
         if self.width % (2 * self.heads):
@@ -66,22 +61,6 @@ class Block(eqx.Module):
     gain2: Float[Array, " width"]
 
 
-class Shared(eqx.Module):
-    """The sum over contact candidates of out gelu(into c + bias), those out of reach, whose normal is zero, left out. The bias
-    is a candidate's own."""
-
-    into: Float[Array, "hidden n"]
-    bias: Float[Array, " count*hidden"]
-    out: Float[Array, "width hidden"]
-
-    def __call__(
-        self, raw: Float[Array, "*batch count n"], c: Float[Array, "*batch count n"]
-    ) -> Float[Array, "*batch width"]:
-        near = jnp.sum(raw[..., :3] ** 2, axis=-1, keepdims=True) > 0
-        hidden = jax.nn.gelu(c @ self.into.T + self.bias.reshape(c.shape[-2], -1))
-        return jnp.sum(jnp.where(near, hidden, 0.0), axis=-2) @ self.out.T
-
-
 class Transformer(eqx.Module):
     """`sequence` for training, `step` with a cache for use: the same function."""
 
@@ -92,14 +71,12 @@ class Transformer(eqx.Module):
     head2: Float[Array, "n_out head"]
     norms: Norms
     sizes: Sizes = eqx.field(static=True)
-    shared: Shared | None = None
 
     @staticmethod
-    def build(sizes: Sizes, norms: Norms, key: PRNGKeyArray, dtype: Any = jnp.float32, contacts: int = 0) -> "Transformer":
-        """Fresh weights: Gaussian of deviation 1/sqrt(inputs), residual branches end smaller by sqrt(2 layers). The last of the
-        inputs are those of so many `contacts`."""
+    def build(sizes: Sizes, norms: Norms, key: PRNGKeyArray, dtype: Any = jnp.float32) -> "Transformer":
+        """Fresh weights: Gaussian of deviation 1/sqrt(inputs), residual branches end smaller by sqrt(2 layers)."""
         w, n_in, n_out = sizes.width, len(norms.x_mean), len(norms.y_mean)
-        keys = iter(jax.random.split(key, 5 + 4 * sizes.layers))
+        keys = iter(jax.random.split(key, 3 + 4 * sizes.layers))
 
         def weight(rows: int, columns: int, shrink: float = 1.0) -> Array:
             return (shrink / np.sqrt(columns) * jax.random.normal(next(keys), (rows, columns))).astype(dtype)
@@ -112,22 +89,11 @@ class Transformer(eqx.Module):
             for _ in range(sizes.layers)
         )
         head = weight(sizes.head_width, w)
-        last_layer, shared = weight(n_out, sizes.head_width, 0.1), None
-        if sizes.contact and contacts:
-            bias = jnp.zeros(contacts * sizes.contact, dtype)
-            shared = Shared(weight(sizes.contact, PER_CONTACT), bias, weight(w, sizes.contact))
-            norms = _pooled(norms, contacts)
         norms = jax.tree.map(lambda x: jnp.asarray(x, dtype), norms)
-        return Transformer(embed, blocks, ones, head, last_layer, norms, sizes, shared)
+        return Transformer(embed, blocks, ones, head, weight(n_out, sizes.head_width, 0.1), norms, sizes)
 
     def _tokens(self, x: Array) -> Array:
-        z = (x - self.norms.x_mean) / self.norms.x_std
-        tokens = z @ self.embed.T
-        if self.shared is None:
-            return tokens
-        start = x.shape[-1] - len(self.shared.bias) // self.sizes.contact * PER_CONTACT
-        raw, c = (a[..., start:].reshape(*a.shape[:-1], -1, PER_CONTACT) for a in (x, z))
-        return tokens + self.shared(raw, c)
+        return (x - self.norms.x_mean) / self.norms.x_std @ self.embed.T
 
     def _heads(self, h: Array) -> Array:
         y = jax.nn.gelu(_normed(h, self.gain) @ self.head1.T) @ self.head2.T
@@ -177,16 +143,6 @@ class Transformer(eqx.Module):
         s = self.sizes
         qkv = (_normed(h, block.gain1) @ block.qkv.T).reshape(len(h), 3, s.heads, s.width // s.heads)
         return qkv[:, 0], qkv[:, 1], qkv[:, 2]
-
-
-def _pooled(norms: Norms, contacts: int) -> Norms:
-    """The same mean and deviation for all contact candidates: of all of them together."""
-    n = contacts * PER_CONTACT
-    mean, std = (x[-n:].reshape(contacts, PER_CONTACT) for x in (norms.x_mean, norms.x_std))
-    middle = mean.mean(0)
-    spread = jnp.sqrt(jnp.mean(std**2 + (mean - middle) ** 2, axis=0))
-    both = (jnp.concatenate([x[:-n], jnp.tile(y, contacts)]) for x, y in ((norms.x_mean, middle), (norms.x_std, spread)))
-    return Norms(*both, norms.y_mean, norms.y_std)
 
 
 def _normed(h: Array, gain: Array) -> Array:

@@ -130,7 +130,7 @@ def train(
     if n - held < 1:
         raise ValueError(f"{n} trajectories are too few to hold some out.")
     optimiser = _optimiser(options)
-    run, history = _restore(folder, _first(shown, sizes, options, optimiser, frames.seen), options, shown)
+    run, history = _restore(folder, _first(shown, sizes, options, optimiser), options, shown)
     advance = _advance(optimiser, options, frames, model)
     judged, place = eqx.filter_jit(losses), _placement(options.batch)
     test = shown.windows(*_draw(options, 10**9, n - held, n, t), options.window)[:2]
@@ -203,10 +203,10 @@ def _draw(options: Training, step: int, low: int, high: int, t: int) -> tuple[np
     return rng.integers(low, high, options.batch), rng.integers(0, t - options.window + 1, options.batch)
 
 
-def _first(shown: Examples, sizes: Sizes, options: Training, optimiser: Any, contacts: int) -> Run:
+def _first(shown: Examples, sizes: Sizes, options: Training, optimiser: Any) -> Run:
     norms = shown.norms(options.seed)
     keys = jax.random.split(jax.random.key(options.seed), options.members)
-    network = eqx.filter_jit(eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k, contacts=contacts)))(keys)
+    network = eqx.filter_jit(eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k)))(keys)
     return Run(network, optimiser.init(trainable(network)), jnp.zeros((), jnp.int32))
 
 
