@@ -20,7 +20,7 @@ from flexor.model.model import Control, Model
 from flexor.nerd.artefact import Nerd
 from flexor.nerd.frames import Frames
 from flexor.nerd.network import Transformer
-from flexor.nerd.training import loss, member, trainable, unrolled_loss
+from flexor.nerd.training import loss, member, optimiser_of, trainable, unrolled_loss
 from flexor.solvers import Trajectory
 
 Progress = Callable[[int, int, float], None]
@@ -29,13 +29,14 @@ PIECE = 256  # windows encoded at once
 
 @dataclass(frozen=True)
 class Finetuning:
-    """Adam with a rate that falls linearly to a hundredth. A batch is `batch` windows of `window` steps: all their single steps,
+    """The optimiser of training, from `rate` to `last_rate`. A batch is `batch` windows of `window` steps: all their single steps,
     and with weight `share` the rollout from their first."""
 
     steps: int = 1000
     batch: int = 32
     window: int = 24
     rate: float = 5e-4
+    last_rate: float = 5e-6
     clip: float = 1.0
     huber: float = 0.05
     share: float = 1.0
@@ -59,13 +60,8 @@ def finetune(
     progress: Progress | None = None,
 ) -> Nerd:
     """The solver after training on recordings at its own step. Every member of an ensemble is trained alike."""
-    import optax
-
     data = windows(nerd, logs, options.window)
-    optimiser = optax.chain(
-        optax.clip_by_global_norm(options.clip),
-        optax.adam(optax.linear_schedule(options.rate, options.rate / 100, options.steps)),
-    )
+    optimiser = optimiser_of(options)
     first = trainable(nerd.network)
     weights, memory = first, optimiser.init(first)
     advance = _advance(nerd, options, optimiser, first)

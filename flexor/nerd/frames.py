@@ -6,7 +6,8 @@ mounted. Everything is expressed in the root frame of its own instant (Xu et al.
     reads       velocities, joint coordinates (a hinge without limits by sine and cosine, rotations by their matrix), joint
                 torques, the direction of gravity, what the free step adds to the velocities, for every stop of a joint how
                 far it would be after the free step, and for every contact candidate normal, point, distance, and, after the
-                free step, relative velocity and distance; zero where both distances are out of reach
+                free step, relative velocity, direction of slip v / sqrt(v^2 + SLIP^2), and distance; zero where both
+                distances are out of reach
     predicts    what the velocities are beyond the free step's u, R^T (v' - u) for the root; and of the displacement over the
                 step, R^T dp for the root's position, the rotation vector of quat^-1 quat' for rotations, q' - q for the rest
                 (wrapped for hinges without limits), what it is beyond dt (v + v') / 2: a number of second order in dt, so
@@ -34,6 +35,9 @@ from flexor.nerd.free import free_velocity
 from flexor.spatial import cross, quat_log, quat_mul, quat_to_matrix, rotate
 
 
+SLIP = 0.05  # m/s, below which a slip's direction fades
+
+
 class Scene(NamedTuple):
     """One instant: state, joint torques, direction of gravity, root frame, contact candidates; world axes. `room` is how
     far limited joints are from their two stops, `free` the velocity after the free step, and `velocity` then that of the
@@ -58,7 +62,8 @@ class Scene(NamedTuple):
 class Frames:
     """The layout of inputs and targets for one robot and steps of `dt`; candidates and stops beyond `reach` are not seen.
 
-    `smooth` chooses the free step. Switched off for ablations: `centric` (root frames; else the world's), `contacts` (contact
+    `smooth` chooses the free step, `slip` adds the directions of slip: friction is a matter of direction, and velocities in
+    proportion to those of impacts tell little of it. Switched off for ablations: `centric` (root frames; else the world's), `contacts` (contact
     inputs), `relative` (changes are predicted; else the next state itself, for robots of hinges and slides).
     """
 
@@ -66,6 +71,7 @@ class Frames:
     dt: float
     reach: float = 0.12
     smooth: bool = True
+    slip: bool = True
     centric: bool = True
     contacts: bool = True
     relative: bool = True
@@ -121,7 +127,8 @@ class Frames:
         names += [f"stop {t.joints[i].name} {side}" for i in t.limited for side in ("low", "high")]
         if self.contacts:
             for c, pair in enumerate(candidates(t)):
-                parts = ("nx", "ny", "nz", "px", "py", "pz", "vx", "vy", "vz", "distance", "ahead")
+                parts = ["nx", "ny", "nz", "px", "py", "pz", "vx", "vy", "vz", "distance", "ahead"]
+                parts += ["sx", "sy", "sz"] if self.slip else []
                 names += [f"contact {t.pairs[pair].name}.{c} {part}" for part in parts]
         return tuple(names)
 
@@ -207,12 +214,17 @@ class Frames:
         parts.append(jnp.clip(scene.room + jnp.stack([moved, -moved], axis=-1), -self.reach, self.reach).ravel())
         if self.contacts and len(scene.distance):
             normal, point = rotate(into, scene.normal), rotate(into, (scene.point_a + scene.point_b) / 2 - p)
-            ahead = scene.distance + self.dt * jnp.sum(scene.normal * scene.velocity, axis=1)
-            numbers = (
+            rate = jnp.sum(scene.normal * scene.velocity, axis=1, keepdims=True)
+            ahead = scene.distance + self.dt * rate[:, 0]
+            numbers = [
                 rotate(into, scene.velocity),
                 scene.distance[:, None],
                 jnp.clip(ahead, -self.reach, self.reach)[:, None],
-            )
+            ]
+            if self.slip:
+                along = scene.velocity - rate * scene.normal
+                slip = along / jnp.sqrt(jnp.sum(along**2, axis=1, keepdims=True) + SLIP**2)
+                numbers.append(rotate(into, slip))
             near = jnp.minimum(scene.distance, ahead) < self.reach
             parts.append(jnp.where(near[:, None], jnp.concatenate([normal, point, *numbers], axis=1), 0.0).ravel())
         return jnp.concatenate(parts)

@@ -129,7 +129,7 @@ def train(
     held = max(1, round(options.held_out * n))
     if n - held < 1:
         raise ValueError(f"{n} trajectories are too few to hold some out.")
-    optimiser = _optimiser(options)
+    optimiser = optimiser_of(options)
     run, history = _restore(folder, _first(shown, sizes, options, optimiser), options, shown)
     advance = _advance(optimiser, options, frames, model)
     judged, place = eqx.filter_jit(losses), _placement(options.batch)
@@ -153,8 +153,8 @@ def train(
     return run.network, history
 
 
-def _optimiser(options: Training) -> Any:
-    """Muon (Jordan et al. 2024) for matrices, Adam at a fifth of the rate for the rest, gradients clipped."""
+def optimiser_of(options: Any) -> Any:
+    """Muon (Jordan et al. 2024) for matrices, Adam at a fifth of the rate for the rest, gradients clipped; rates fall linearly."""
     import optax
     from optax.contrib import MuonDimensionNumbers, muon
 
