@@ -29,8 +29,8 @@ PIECE = 256  # windows encoded at once
 
 @dataclass(frozen=True)
 class Finetuning:
-    """The optimiser of training, from `rate` to `last_rate`. A batch is `batch` windows of `window` steps: all their single steps,
-    and with weight `share` the rollout from their first."""
+    """The optimiser of training, from `rate` to `last_rate`. A batch is `batch` windows of `window` steps: all single steps of
+    them, and with weight `share` the rollout from their first."""
 
     steps: int = 1000
     batch: int = 32
@@ -119,7 +119,7 @@ def windows(nerd: Nerd, logs: Sequence[Trajectory], length: int) -> Windows:
 
 
 @eqx.filter_jit
-def _encoded(frames: Frames, model: Model, q: Array, qd: Array, u: Array) -> Windows:
+def _encoded(frames: Frames, model: Model, q: Any, qd: Any, u: Any) -> Windows:
     def one(q: Array, qd: Array, u: Array, new_q: Array, new_qd: Array) -> tuple[Array, Array, Array]:
         scene = frames.observe(model, q, qd, Control(u=u, tau=jnp.zeros(model.nv)))
         return frames.features(scene), frames.target(scene, new_q, new_qd), scene.torque

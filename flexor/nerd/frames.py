@@ -34,7 +34,6 @@ from flexor.model.topology import JOINT_NV, Topology
 from flexor.nerd.free import free_velocity
 from flexor.spatial import cross, quat_log, quat_mul, quat_to_matrix, rotate
 
-
 SLIP = 0.05  # m/s, below which a slip's direction fades
 
 
@@ -63,8 +62,8 @@ class Frames:
     """The layout of inputs and targets for one robot and steps of `dt`; candidates and stops beyond `reach` are not seen.
 
     `smooth` chooses the free step, `slip` adds the directions of slip: friction is a matter of direction, and velocities in
-    proportion to those of impacts tell little of it. Switched off for ablations: `centric` (root frames; else the world's), `contacts` (contact
-    inputs), `relative` (changes are predicted; else the next state itself, for robots of hinges and slides).
+    proportion to those of impacts tell little of it. Switched off for ablations: `centric` (root frames; else the world's),
+    `contacts` (contact inputs), `relative` (changes are predicted; else the next state itself, for robots of hinges and slides).
     """
 
     topology: Topology

@@ -154,7 +154,7 @@ def train(
 
 
 def optimiser_of(options: Any) -> Any:
-    """Muon (Jordan et al. 2024) for matrices, Adam at a fifth of the rate for the rest, gradients clipped; rates fall linearly."""
+    """Muon (Jordan et al. 2024) for matrices, Adam at a fifth of the rate for the rest; clipped gradients, falling rates."""
     import optax
     from optax.contrib import MuonDimensionNumbers, muon
 
