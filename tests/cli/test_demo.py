@@ -20,7 +20,7 @@ def test_quick_demo_agrees_and_writes_the_page(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert "quadruped, NCP: falling" in result.stdout
     text = page.read_text()
-    assert text.count('class="flexor-animation"') == 2
+    assert text.count('class="flexor-animation"') == 3
     assert "Double pendulum" in text
     assert "A recording in, a simulator out" in text
     assert "Synthetic: a synthetic recording, since the real one is not on this machine" in text

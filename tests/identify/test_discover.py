@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import flexor as fx
+from flexor.augment import MLP
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,7 @@ def recorded(sim, damping):
 
 
 def test_what_is_missing_is_a_force_that_depends_on_the_velocity(sim):
-    how = {"net": fx.MLP(width=4, depth=1), "strengths": (1.0, 0.1), "steps": 300, "rate": 3e-2}
+    how = {"net": MLP(width=4, depth=1), "strengths": (1.0, 0.1), "steps": 300, "rate": 3e-2}
     found = fx.discover(sim, recorded(sim, 0.4), **how)
     assert found.best.output == "joint.passive_force"
     assert found.best.error < 0.2

@@ -158,7 +158,8 @@ def test_training_spreads_over_devices(tmp_path):
     path = Recipe.read(tmp_path / "swing.toml").sample(tmp_path / "swing.h5")
     embeds = []
     for count in (1, 2):
-        environment = os.environ | {"XLA_FLAGS": f"--xla_force_host_platform_device_count={count}"}
+        flags = f"{os.environ['XLA_FLAGS']} --xla_force_host_platform_device_count={count}"
+        environment = os.environ | {"XLA_FLAGS": flags}
         words = [sys.executable, "-c", PARALLEL, tmp_path / "swing.toml", path, tmp_path / f"{count}.npy"]
         done = subprocess.run(words, env=environment, capture_output=True, text=True, check=True)
         assert done.stdout.split() == [str(count)]
