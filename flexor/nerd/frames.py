@@ -175,7 +175,7 @@ class Frames:
         """Velocities after the free step."""
         if not self.smooth:
             return qd
-        return free_velocity(model, q, qd, jnp.zeros_like(qd).at[self.pushed].set(torque), self.dt)
+        return free_velocity(model, q, qd, jnp.zeros_like(qd).at[self.pushed].set(jnp.asarray(torque, qd.dtype)), self.dt)
 
     def foresee(self, model: Model, scene: Scene) -> Scene:
         """The scene of a data set, which knows the present velocities only, with the free step's."""

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import flexor as fx
-from flexor.augment import MLP
+from flexor.augment.networks import MLP
 
 
 @pytest.fixture(scope="module")
