@@ -51,12 +51,11 @@ def divided(tosses: Tosses) -> tuple[Tosses, Tosses]:
 def row(label: str, score: tuple[np.ndarray, np.ndarray], identified: tuple[np.ndarray, np.ndarray]) -> dict[str, Any]:
     """A line of the printed table."""
     cells: dict[str, Any] = {"model": label}
-    for name, unit, e, base in zip(("position", "rotation"), (1e3, 1.0), score, identified, strict=True):
-        label = f"{name}, {'mm' if unit > 1 else 'rad'}"
-        cells |= {
-            f"{label}: mean": round(unit * e.mean(), 3),
-            "median" + " " * len(name): round(unit * float(np.median(e)), 3),
-        }
+    for name, unit, symbol, e, base in zip(
+        ("position", "rotation"), (1e3, 1.0), ("mm", "rad"), score, identified, strict=True
+    ):
+        cells[f"{name} mean, {symbol}"] = round(unit * float(e.mean()), 3)
+        cells[f"{name} median, {symbol}"] = round(unit * float(np.median(e)), 3)
         cells[f"{name} over identified"] = round(float(e.mean() / base.mean()), 3)
     return cells
 
