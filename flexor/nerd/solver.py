@@ -1,7 +1,5 @@
 """`NerdSolver`: a learned step behind the ordinary interface. Its window lives in `State.memory`."""
 
-from typing import ClassVar
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -29,7 +27,6 @@ class NerdSolver(AbstractSolver):
 
     network: Transformer
     frames: Frames = eqx.field(static=True)
-    kernels: ClassVar[bool] = False
 
     def check(self, model: Model) -> None:
         if model.topology != self.frames.topology:

@@ -13,6 +13,7 @@ from flexor import simd
 _made: dict[Any, Callable[..., Any]] = {}
 _variants: dict[Any, set[Any]] = {}
 KEPT = 64  # compiled functions kept
+CONSTANT = 1024  # numbers of an array that is compiled in: larger ones are a network's weights
 VARIANTS = 3  # sets of parameters of one robot that are compiled in before they become arguments
 
 
@@ -28,11 +29,11 @@ def compiled(f: Callable[..., Any], sim: Any, args: Any) -> Any:
     """f(sim, *args) as one kernel.
 
     Arrays of the simulator whose values are known are compiled in, so that zeros and ones of a robot's description cost
-    nothing; those that are being differentiated or batched are arguments that all members of a batch share, as are arrays in
+    nothing; those that are large, differentiated or batched are arguments that all members of a batch share, as are arrays in
     functions among the arguments (a policy's weights). When one robot comes with ever new parameters, these become arguments
     too: a loop over parameters compiles a few times, not every time.
     """
-    known, rest = eqx.partition(sim, lambda x: eqx.is_array(x) and not isinstance(x, jax.core.Tracer))
+    known, rest = eqx.partition(sim, lambda x: eqx.is_array(x) and not isinstance(x, jax.core.Tracer) and x.size <= CONSTANT)
     shared, static = eqx.partition(rest, eqx.is_array)
     policy = tuple(callable(x) for x in args)
     parts = [eqx.partition(x, eqx.is_array) for x in args]
