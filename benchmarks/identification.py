@@ -8,7 +8,7 @@ What is counted. flexor: from the call to the end of its search, which ends by i
 of success was reached; judging it and the posterior that follow are not counted, as with the peers. Its first fit begins with
 empty caches, so it traces and compiles everything; further fits of the same robot, whatever the logs and the start, reuse that.
 Both are compared. What compiling takes is the first fit less the same fit again. The peers: until they first reach the error
-of success, nor is the compilation of the kernels counted that CMA-ES borrows from flexor. A peer that needs more than
+of success; the kernels that CMA-ES borrows from flexor are compiled before. A peer that needs more than
 `PATIENCE` times flexor's first fit is stopped, and its time is that at which it was.
 """
 

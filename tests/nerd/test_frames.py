@@ -51,23 +51,22 @@ def test_decode_undoes_target(model):
     assert np.abs(back_qd - new_qd).max() < 1e-12
 
 
-def test_nothing_is_left_to_predict_of_free_motion():
+def test_what_is_left_to_predict_of_free_motion_is_of_third_order():
     model = fx.load(BALL).astype(jnp.float64)
-    dt, (q, qd) = 1 / 200, states(model, 20)
-    true = fx.Simulator(model, fx.RigidSolver(contact=None, integrator=fx.RK4()), dt=dt)
+    q, qd = states(model, 20)
 
-    def left(smooth):
-        frames = Frames(model.topology, dt, smooth=smooth)
+    def left(dt):
+        frames = Frames(model.topology, dt)
+        true = fx.Simulator(model, fx.RigidSolver(contact=None, integrator=fx.RK4()), dt=dt)
 
         def one(q, qd):
-            scene = frames.observe(model, q, qd, as_control(model, None))
             after = true.step(true.reset(q, qd), None)
-            return frames.target(scene, after.q, after.qd)[model.nv :]
+            return frames.target(frames.observe(model, q, qd, as_control(model, None)), after.q, after.qd)[model.nv :]
 
         return np.abs(jax.jit(jax.vmap(one))(q, qd)).max()
 
-    assert left(smooth=True) < 1e-3 * max(1.0, left(smooth=False))  # of order dt^3, not dt
-    assert left(smooth=False) > 1e-3
+    coarse, fine = left(1 / 400), left(1 / 800)
+    assert coarse / fine == pytest.approx(8, rel=0.1)
 
 
 def test_every_input_has_its_name(model):

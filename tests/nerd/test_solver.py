@@ -118,3 +118,16 @@ def test_files(cube, tmp_path):
         fx.nerd.load(path)
     with pytest.raises(KeyError, match="no pretrained solver 'pianist'"):
         fx.nerd.load("pianist")
+
+
+def test_kernels_give_what_xla_gives(monkeypatch):
+    monkeypatch.setattr("flexor.solvers.compiled.CONSTANT", 100)  # weights as arguments, as of networks of a useful size
+    model = fx.load("cartpole").astype(jnp.float64)
+    frames = Frames(model.topology, 1 / 60)
+    nerd = Nerd(model, network(len(frames.labels), frames.outputs), frames)
+    runs = []
+    for simd in (True, False):
+        sim = fx.Simulator(model, nerd.solver(), dt=nerd.dt, simd=simd)
+        runs.append(jax.jit(jax.vmap(lambda q, sim=sim: sim.rollout(sim.reset(q), steps=6).q))(jnp.ones((3, 2)) / 3))
+    assert np.abs(runs[0] - runs[1]).max() < 1e-13
+    assert np.abs(runs[0][:, -1] - 1 / 3).max() > 1e-4
