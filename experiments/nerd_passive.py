@@ -39,7 +39,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "without relative prediction": {"relative": False},
     "without contact inputs": {"contacts": False},
     "without history": {"history": 1},
-    "without the free step": {"smooth": False},
+    "without coarse contact": {"base": "free"},
+    "without any base step": {"base": "none"},
 }
 PARTS = ("cartpole", "pendulum", "ant", "ablation")
 

@@ -3,7 +3,7 @@
 The group `data` holds arrays (step, trajectory, ...) named as the original code names them: `states` and `next_states` (q, qd),
 `joint_acts` (joint torques), `root_body_q` (position and quaternion x y z w of the root frame), `gravity_dir`,
 `contact_normals`, `contact_points_0`, `contact_points_1`, `contact_depths`, and `contact_thicknesses` (zero here: our distances
-are those of the surfaces). Ours add `contact_velocities`, which is computed where it is absent.
+are those of the surfaces).
 """
 
 import dataclasses
@@ -20,7 +20,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flexor.dynamics import forward_kinematics
 from flexor.model.model import Control, Model
 from flexor.nerd.frames import Frames, Scene
 from flexor.nerd.ranges import Ranges
@@ -116,7 +115,7 @@ def model_hash(model: Model) -> str:
 def _maker(sim: Simulator, ranges: Ranges, length: int, substeps: int) -> Callable[[Any], dict[str, Any]]:
     """A compiled function from a key to the arrays of one chunk, trajectories first."""
     solver = Substeps(sim.solver, substeps) if substeps > 1 else sim.solver
-    frames = Frames(sim.model.topology, float(sim.dt), smooth=False)
+    frames = Frames(sim.model.topology, float(sim.dt), base="none")
 
     def one(key: Any) -> dict[str, Any]:
         place, state_key, control_key, rest_key = jax.random.split(key, 4)
@@ -137,8 +136,7 @@ def _maker(sim: Simulator, ranges: Ranges, length: int, substeps: int) -> Callab
             "states": states[:-1], "next_states": states[1:], "joint_acts": scene.torque, "gravity_dir": scene.gravity,
             "root_body_q": jnp.concatenate([scene.origin, quat[:, 1:], quat[:, :1]], axis=1),
             "contact_normals": scene.normal, "contact_points_0": scene.point_a, "contact_points_1": scene.point_b,
-            "contact_depths": scene.distance, "contact_velocities": scene.velocity,
-            "contact_thicknesses": jnp.zeros_like(scene.distance),
+            "contact_depths": scene.distance, "contact_thicknesses": jnp.zeros_like(scene.distance),
         }  # fmt: skip
 
     return jax.jit(lambda key: jax.vmap(one)(jax.random.split(key, CHUNK)))
@@ -265,7 +263,6 @@ def _block(arrays: dict[str, np.ndarray], attrs: dict[str, Any], model: Model, d
     known = dt if dt is not None else attrs.get("dt")
     if known is None:
         raise ValueError("the data set does not tell the length of its steps; give `dt`.")
-    frames = Frames(model.topology, float(known), smooth=False)
     quat = np.concatenate([arrays["root_body_q"][..., 6:7], arrays["root_body_q"][..., 3:6]], axis=-1)
     before, after = arrays["states"], arrays["next_states"]
     points = [arrays[f"contact_points_{i}"].reshape(*before.shape[:2], -1, 3) for i in (0, 1)]
@@ -273,22 +270,9 @@ def _block(arrays: dict[str, np.ndarray], attrs: dict[str, Any], model: Model, d
         before[..., :nq], before[..., nq:], arrays["joint_acts"], arrays["gravity_dir"], arrays["root_body_q"][..., :3],
         np.asarray(quat_to_matrix(jnp.asarray(quat))), arrays["contact_normals"].reshape(points[0].shape), *points,
         arrays["contact_depths"].reshape(points[0].shape[:3]),
-        _velocities(frames, model, before[..., :nq], before[..., nq:], points).reshape(points[0].shape)
-        if "contact_velocities" not in arrays else arrays["contact_velocities"].reshape(points[0].shape),
-        np.asarray(frames.room(model, jnp.asarray(before[..., :nq]))),
-        before[..., nq:],
     )  # fmt: skip
     facts = (float(known), str(attrs.get("hash", "")), str(attrs.get("model", "")))
     return Data(Scene(*parts), after[..., :nq], after[..., nq:], *facts)
-
-
-def _velocities(frames: Frames, model: Model, q: np.ndarray, qd: np.ndarray, points: list[np.ndarray]) -> np.ndarray:
-    """Relative velocities of the contact candidates, for files that do not hold them."""
-
-    def one(q: Any, qd: Any, point: Any) -> Any:
-        return frames.contact_velocity(model, forward_kinematics(model, q), qd, point)
-
-    return np.asarray(jax.jit(jax.vmap(jax.vmap(one)))(q, qd, (points[0] + points[1]) / 2))
 
 
 def _check(path: Path, arrays: dict[str, np.ndarray], attrs: dict[str, Any], model: Model) -> None:

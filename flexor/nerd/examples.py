@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flexor import simd
 from flexor.model.model import Model
 from flexor.nerd.data import Data, blocks, facts
 from flexor.nerd.frames import Frames, Scene
@@ -44,6 +45,17 @@ class Examples:
         at = (rows[:, None], starts[:, None] + np.arange(length))
         return self.x[at], self.y[at], self.r[at]
 
+    def chances(self, length: int) -> np.ndarray:
+        """How many targets the windows before each one have together: (trajectory, start), and a last row for the total."""
+        asked = np.stack([np.isfinite(row[:, -1]) for row in self.y]).astype(float)
+        sums = np.cumsum(np.pad(asked, ((0, 0), (1, 0))), axis=1)
+        counts = sums[:, length:] - sums[:, :-length]
+        if not counts.any():
+            raise ValueError("nothing in the data set touches anything: there is nothing to learn beyond the free step.")
+        before = np.concatenate([[0.0], np.cumsum(counts)])
+        last = np.full(counts.shape[1], before[-1])
+        return np.concatenate([before[:-1], last]).reshape(-1, counts.shape[1])
+
     def norms(self, seed: int = 0, most: int = 100_000) -> Norms:
         """Means and deviations over a sample of the transitions."""
         n, t = self.shape
@@ -52,11 +64,13 @@ class Examples:
 
 
 def norms_of(x: np.ndarray, y: np.ndarray) -> Norms:
-    """Means and deviations of inputs and targets; numbers that never change get deviation one."""
+    """Means and deviations of inputs, and of targets where there are any; numbers that never change get deviation one."""
     found = []
     for z in (x, y):
         z = np.asarray(z, float).reshape(-1, z.shape[-1])
-        found += [jnp.asarray(z.mean(0)), jnp.asarray(np.where(z.std(0) > FLOOR, z.std(0), 1.0))]
+        z = z[np.isfinite(z).all(1)]
+        mean, std = (z.mean(0), z.std(0)) if len(z) else (np.zeros(z.shape[1]), np.ones(z.shape[1]))
+        found += [jnp.asarray(mean), jnp.asarray(np.where(std > FLOOR, std, 1.0))]
     return Norms(*found)
 
 
@@ -85,8 +99,10 @@ def examples(
 @eqx.filter_jit
 def _encode(frames: Frames, model: Model, data: Data) -> tuple[Any, Any, Any]:
     def one(scene: Scene, q: Any, qd: Any) -> tuple[Any, Any]:
-        scene = frames.foresee(model, scene)
-        return frames.features(scene), frames.target(scene, q, qd)
+        ahead = frames.foresee(model, scene)
+        return frames.features(scene, ahead), frames.target(scene, ahead, q, qd)
 
-    raw = jnp.concatenate([jnp.asarray(z) for z in (data.scene.q, data.scene.qd, data.scene.torque)], axis=-1)
-    return *jax.vmap(jax.vmap(one))(data.scene, data.next_q, data.next_qd), raw
+    shape, steps = data.shape, (data.scene, data.next_q, data.next_qd)
+    flat = jax.tree.map(lambda z: jnp.asarray(z).reshape(-1, *z.shape[2:]), steps)
+    x, y = (z.reshape(*shape, -1) for z in simd.vmap(one)(*flat))
+    return x, y, jnp.concatenate([jnp.asarray(z) for z in (data.scene.q, data.scene.qd, data.scene.torque)], axis=-1)

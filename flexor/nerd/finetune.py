@@ -122,7 +122,8 @@ def windows(nerd: Nerd, logs: Sequence[Trajectory], length: int) -> Windows:
 def _encoded(frames: Frames, model: Model, q: Any, qd: Any, u: Any) -> Windows:
     def one(q: Array, qd: Array, u: Array, new_q: Array, new_qd: Array) -> tuple[Array, Array, Array]:
         scene = frames.observe(model, q, qd, Control(u=u, tau=jnp.zeros(model.nv)))
-        return frames.features(scene), frames.target(scene, new_q, new_qd), scene.torque
+        ahead = frames.foresee(model, scene)
+        return frames.features(scene, ahead), frames.target(scene, ahead, new_q, new_qd), scene.torque
 
     x, y, torque = jax.vmap(jax.vmap(one))(q[:, :-1], qd[:, :-1], u, q[:, 1:], qd[:, 1:])
     return Windows(x, y, jnp.concatenate([q, qd, jnp.pad(torque, ((0, 0), (0, 1), (0, 0)))], axis=-1))

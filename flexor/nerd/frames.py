@@ -4,17 +4,22 @@ The root frame is that of the body on the first free joint, or, for a robot on a
 mounted. Everything is expressed in the root frame of its own instant (Xu et al. 2025, section 3.2):
 
     reads       velocities, joint coordinates (a hinge without limits by sine and cosine, rotations by their matrix), joint
-                torques, the direction of gravity, what the free step adds to the velocities, for every stop of a joint how
-                far it would be after the free step, and for every contact candidate normal, point, distance, and, after the
-                free step, relative velocity, direction of slip v / sqrt(v^2 + SLIP^2), and distance; zero where both
-                distances are out of reach
-    predicts    what the velocities are beyond the free step's u, R^T (v' - u) for the root; and of the displacement over the
-                step, R^T dp for the root's position, the rotation vector of quat^-1 quat' for rotations, q' - q for the rest
-                (wrapped for hinges without limits), what it is beyond dt (v + v') / 2: a number of second order in dt, so
-                that an error of the network moves the robot little
+                torques, the direction of gravity, what the base step makes of the velocities, how far every joint is from
+                its stops after it, and for every contact candidate normal, point, distance, and relative velocity and
+                distance after the step; zero where all distances are out of reach
+    predicts    what the velocities are beyond the base step's, R^T (v' - v_base) for the root; and what the position after
+                the step is beyond the base step's and half a step of that velocity: R^T dp for the root's position, the
+                rotation vector for rotations, the difference for the rest (wrapped for hinges without limits)
 
-The free step is the robot's motion if nothing touched it (`free_velocity`), so that the network has to learn of contact, stops
-and friction alone; or, with `smooth` off, it leaves the velocities as they are and the network learns all of the dynamics.
+The base step (`flexor.nerd.base`) is what is known of the step beforehand, and the network learns what goes beyond it:
+
+    none        velocities stay as they are: the network learns all of the dynamics, as in the original
+    free        the motion of the robot if nothing touched it, with the substeps of the true physics: the network learns of
+                contact, stops and friction alone
+    coarse      the same, and then contacts and stops are resolved once for the whole step: the network learns what many
+                substeps, or reality, make of it otherwise
+
+With the latter two the network is not asked where no contact and no stop is near: flight is exact whatever its weights.
 Position and heading of the root never enter: predictions do not change when the whole scene is moved and turned about gravity.
 """
 
@@ -28,19 +33,17 @@ from jaxtyping import Array, Float
 
 from flexor.contact import detect
 from flexor.contact.detect import candidates
-from flexor.dynamics import Kinematics, actuator_force, body_poses, body_velocities, forward_kinematics, integrate
+from flexor.dynamics import actuator_force, forward_kinematics, integrate
 from flexor.model.model import Control, Model
 from flexor.model.topology import JOINT_NV, Topology
-from flexor.nerd.free import free_velocity
-from flexor.spatial import cross, quat_log, quat_mul, quat_to_matrix, rotate
+from flexor.nerd.base import BASES, base_step, free_step, moved_contacts, stop_rooms
+from flexor.spatial import quat_log, quat_mul, quat_to_matrix, rotate
 
 SLIP = 0.05  # m/s, below which a slip's direction fades
 
 
 class Scene(NamedTuple):
-    """One instant: state, joint torques, direction of gravity, root frame, contact candidates; world axes. `room` is how
-    far limited joints are from their two stops, `free` the velocity after the free step, and `velocity` then that of the
-    candidates' second bodies against their first."""
+    """One instant: state, joint torques, direction of gravity, root frame, contact candidates; world axes."""
 
     q: Float[Array, " nq"]
     qd: Float[Array, " nv"]
@@ -52,30 +55,44 @@ class Scene(NamedTuple):
     point_a: Float[Array, "ncon 3"]
     point_b: Float[Array, "ncon 3"]
     distance: Float[Array, " ncon"]
-    velocity: Float[Array, "ncon 3"]
-    room: Float[Array, "n_limited 2"]
+
+
+class Ahead(NamedTuple):
+    """What would be after the base step: state, velocities without contact, relative velocities and distances of the
+    candidates without contact, their relative velocities with it, and how far limited joints would be from their two stops.
+    `closing` is the largest speed at which something near closes, zero where nothing is."""
+
+    q: Float[Array, " nq"]
+    qd: Float[Array, " nv"]
     free: Float[Array, " nv"]
+    velocity: Float[Array, "ncon 3"]
+    distance: Float[Array, " ncon"]
+    after: Float[Array, "ncon 3"]
+    room: Float[Array, "n_limited 2"]
+    closing: Float[Array, ""]
 
 
 @dataclass(frozen=True)
 class Frames:
     """The layout of inputs and targets for one robot and steps of `dt`; candidates and stops beyond `reach` are not seen.
 
-    `smooth` chooses the free step, `slip` adds the directions of slip: friction is a matter of direction, and velocities in
-    proportion to those of impacts tell little of it. Switched off for ablations: `centric` (root frames; else the world's),
-    `contacts` (contact inputs), `relative` (changes are predicted; else the next state itself, for robots of hinges and slides).
+    `base` chooses the base step, whose flight takes `substeps`; those of the true physics make it exact. Switched off for
+    ablations: `centric` (root frames; else the world's), `contacts` (contact inputs), `relative` (changes are predicted; else
+    the next state itself, for robots of hinges and slides).
     """
 
     topology: Topology
     dt: float
     reach: float = 0.12
-    smooth: bool = True
-    slip: bool = True
+    base: str = "coarse"
+    substeps: int = 1
     centric: bool = True
     contacts: bool = True
     relative: bool = True
 
     def __post_init__(self) -> None:
+        if self.base not in BASES:
+            raise ValueError(f"there is no base step '{self.base}': it is one of {', '.join(BASES)}.")
         turning = self.topology.joints_of("free", "ball")
         if not self.relative and len(turning):
             name = self.topology.joints[turning[0]].name
@@ -93,10 +110,10 @@ class Frames:
         t = self.topology
         return np.flatnonzero([t.joints[j].kind != "free" for j in t.dof_joint])
 
-    @cached_property
-    def stopped(self) -> np.ndarray:
-        """Degrees of freedom of limited joints."""
-        return self.topology.v_start[self.topology.limited]
+    @property
+    def gated(self) -> bool:
+        """Whether the network is asked only where something is near."""
+        return self.base != "none" and self.contacts and self.relative
 
     @cached_property
     def linear(self) -> np.ndarray:
@@ -122,12 +139,15 @@ class Frames:
                 names.append(j.name)
         names += [f"velocity {t.dof_name(i)}" for i in range(t.nv)]
         names += [f"torque {t.dof_name(i)}" for i in self.pushed] + [f"gravity {a}" for a in "xyz"]
-        names += [f"free {t.dof_name(i)}" for i in range(t.nv) if self.smooth]
+        names += [f"free {t.dof_name(i)}" for i in range(t.nv) if self.base != "none"]
+        names += [f"push {t.dof_name(i)}" for i in range(t.nv) if self.base == "coarse"]
+        names += [*(f"scaled {t.dof_name(i)}" for i in range(t.nv)), "1 / closing"] if self.gated else []
         names += [f"stop {t.joints[i].name} {side}" for i in t.limited for side in ("low", "high")]
         if self.contacts:
             for c, pair in enumerate(candidates(t)):
                 parts = ["nx", "ny", "nz", "px", "py", "pz", "vx", "vy", "vz", "distance", "ahead"]
-                parts += ["sx", "sy", "sz"] if self.slip else []
+                parts += ["sx", "sy", "sz", "steps"] if self.gated else []
+                parts += ["ax", "ay", "az"] if self.base == "coarse" else []
                 names += [f"contact {t.pairs[pair].name}.{c} {part}" for part in parts]
         return tuple(names)
 
@@ -148,10 +168,11 @@ class Frames:
         self, model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"], control: Control
     ) -> Float[Array, " n_in"]:
         """The network's input for a state and a full control; see `labels`."""
-        return self.features(self.observe(model, q, qd, control))
+        scene = self.observe(model, q, qd, control)
+        return self.features(scene, self.foresee(model, scene))
 
     def observe(self, model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"], control: Control) -> Scene:
-        """Everything the input is made of, in world axes, as data sets keep it."""
+        """What there is, in world axes, as data sets keep it."""
         assert control.u is not None
         assert control.tau is not None
         return self.look(model, q, qd, (actuator_force(model, q, qd, control.u) + control.tau)[self.pushed])
@@ -160,73 +181,64 @@ class Frames:
         """`observe` with the joint torques themselves."""
         g = model.gravity
         strength = jnp.linalg.norm(g)
-        origin, rotation = self.frame(model, q)
-        kin = forward_kinematics(model, q)
-        found = detect(model, kin)
+        found = detect(model, forward_kinematics(model, q))
         down = g / jnp.where(strength > 0, strength, 1.0)
-        free = self.free(model, q, qd, torque)
-        velocity = self.contact_velocity(model, kin, free, found.point)
-        contacts = (found.normal, found.point_a, found.point_b, found.distance, velocity)
-        return Scene(q, qd, torque, down, origin, rotation, *contacts, self.room(model, q), free)
+        contacts = (found.normal, found.point_a, found.point_b, found.distance)
+        return Scene(q, qd, torque, down, *self.frame(model, q), *contacts)
 
-    def free(
-        self, model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"], torque: Float[Array, " n"]
-    ) -> Float[Array, " nv"]:
-        """Velocities after the free step."""
-        if not self.smooth:
-            return qd
-        return free_velocity(model, q, qd, jnp.zeros_like(qd).at[self.pushed].set(jnp.asarray(torque, qd.dtype)), self.dt)
+    def foresee(self, model: Model, scene: Scene) -> Ahead:
+        """What would be after the base step."""
+        q, qd = scene.q, scene.qd
+        new_q, free = integrate(model, q, self.dt * qd), qd
+        if self.base != "none":
+            torque = jnp.zeros_like(qd).at[self.pushed].set(jnp.asarray(scene.torque, qd.dtype))
+            new_q, free = free_step(model, q, qd, torque, self.dt, self.substeps)
+        room, new_qd = stop_rooms(model, new_q), free
+        velocity, distance = moved_contacts(model, q, new_q, free, scene)
+        after = velocity
+        if self.base == "coarse":
+            new_q, new_qd = base_step(model, scene, new_q, free, self.dt)
+            after, _ = moved_contacts(model, q, new_q, new_qd, scene)
+        rate = free[self.topology.v_start[self.topology.limited]]
+        near = [jnp.minimum(scene.distance, distance), jnp.minimum(stop_rooms(model, q), room).ravel()]
+        opening = [jnp.sum(scene.normal * velocity, axis=1), jnp.stack([rate, -rate], axis=-1).ravel()]
+        closing = self._closing(model, jnp.concatenate(near), jnp.concatenate(opening))
+        return Ahead(new_q, new_qd, free, velocity, distance, after, room, closing)
 
-    def foresee(self, model: Model, scene: Scene) -> Scene:
-        """The scene of a data set, which knows the present velocities only, with the free step's."""
-        if not self.smooth:
-            return scene
-        free = self.free(model, scene.q, scene.qd, scene.torque)
-        kin, point = forward_kinematics(model, scene.q), (scene.point_a + scene.point_b) / 2
-        return scene._replace(free=free, velocity=self.contact_velocity(model, kin, free, point))
+    def _closing(self, model: Model, distance: Float[Array, " n"], opening: Float[Array, " n"]) -> Float[Array, ""]:
+        """The largest speed sqrt(v^2 + (g dt)^2) at which something within a quarter of the reach closes."""
+        fall = self.dt * jnp.linalg.norm(model.gravity) + 1e-6
+        speed = jnp.where(distance < self.reach / 4, jnp.sqrt(jnp.minimum(opening, 0.0) ** 2 + fall**2), 0.0)
+        if not self.gated or any(j.dry_friction for j in self.topology.joints):  # which acts everywhere
+            speed = jnp.append(speed, fall)
+        return jnp.max(speed, initial=0.0)
 
-    def contact_velocity(
-        self, model: Model, kin: Kinematics, qd: Float[Array, " nv"], point: Float[Array, "ncon 3"]
-    ) -> Float[Array, "ncon 3"]:
-        """Velocity of the candidates' second bodies against their first, at given points."""
-        t = self.topology
-        pairs = [t.pairs[i] for i in candidates(t)]
-        if not pairs:
-            return jnp.zeros((0, 3), qd.dtype)
-        twist, place = body_velocities(model, kin, qd), body_poses(model, kin)[0]
-        a, b = (np.array([t.geoms[g].body for g in side]) for side in zip(*((p.a, p.b) for p in pairs), strict=True))
-        speeds = [twist[i, 3:] + cross(twist[i, :3], point - place[i]) for i in (a, b)]
-        return speeds[1] - speeds[0]
-
-    def room(self, model: Model, q: Float[Array, "*batch nq"]) -> Float[Array, "*batch n_limited 2"]:
-        """How far limited joints are from their lower and upper stops."""
-        t = self.topology
-        limits, at = model.joints.range[t.limited], q[..., t.q_start[t.limited]]
-        return jnp.stack([at - limits[:, 0], limits[:, 1] - at], axis=-1)
-
-    def features(self, scene: Scene) -> Float[Array, " n_in"]:
+    def features(self, scene: Scene, ahead: Ahead) -> Float[Array, " n_in"]:
         """The network's input for what was observed."""
         into, p = scene.rotation.T, scene.origin
         parts = [*self._coordinates(scene.q, p, into), self._turned(scene.qd, into), scene.torque, into @ scene.gravity]
-        parts += [self._turned(scene.free - scene.qd, into)] if self.smooth else []
-        moved = self.dt * scene.free[self.stopped]
-        parts.append(jnp.clip(scene.room + jnp.stack([moved, -moved], axis=-1), -self.reach, self.reach).ravel())
+        parts += [self._turned(ahead.free - scene.qd, into)] if self.base != "none" else []
+        parts += [self._turned(ahead.qd - ahead.free, into)] if self.base == "coarse" else []
+        unit = jnp.where(ahead.closing > 0, 1 / jnp.where(ahead.closing > 0, ahead.closing, 1.0), 0.0)
+        parts += [unit * self._turned(ahead.free, into), unit[None]] if self.gated else []
+        parts.append(jnp.clip(ahead.room, -self.reach, self.reach).ravel())
         if self.contacts and len(scene.distance):
-            normal, point = rotate(into, scene.normal), rotate(into, (scene.point_a + scene.point_b) / 2 - p)
-            rate = jnp.sum(scene.normal * scene.velocity, axis=1, keepdims=True)
-            ahead = scene.distance + self.dt * rate[:, 0]
-            numbers = [
-                rotate(into, scene.velocity),
-                scene.distance[:, None],
-                jnp.clip(ahead, -self.reach, self.reach)[:, None],
-            ]
-            if self.slip:
-                along = scene.velocity - rate * scene.normal
-                slip = along / jnp.sqrt(jnp.sum(along**2, axis=1, keepdims=True) + SLIP**2)
-                numbers.append(rotate(into, slip))
-            near = jnp.minimum(scene.distance, ahead) < self.reach
-            parts.append(jnp.where(near[:, None], jnp.concatenate([normal, point, *numbers], axis=1), 0.0).ravel())
+            parts.append(self._contacts(scene, ahead, into, unit).ravel())
         return jnp.concatenate(parts)
+
+    def _contacts(self, scene: Scene, ahead: Ahead, into: Array, unit: Array) -> Float[Array, "ncon n"]:
+        point = (scene.point_a + scene.point_b) / 2 - scene.origin
+        gap = jnp.clip(ahead.distance, -self.reach, self.reach)[:, None]
+        velocity = unit * ahead.velocity if self.gated else ahead.velocity
+        parts = [rotate(into, z) for z in (scene.normal, point, velocity)] + [scene.distance[:, None], gap]
+        if self.gated:
+            along = ahead.velocity - jnp.sum(scene.normal * ahead.velocity, axis=1, keepdims=True) * scene.normal
+            slip = along / jnp.sqrt(jnp.sum(along**2, axis=1, keepdims=True) + SLIP**2)
+            parts += [rotate(into, slip), jnp.clip(unit / self.dt * gap, -2.0, 2.0)]
+        if self.base == "coarse":
+            parts.append(rotate(into, ahead.after))
+        near = jnp.minimum(scene.distance, ahead.distance) < self.reach
+        return jnp.where(near[:, None], jnp.concatenate(parts, axis=1), 0.0)
 
     def _coordinates(self, q: Array, p: Array, into: Array) -> list[Array]:
         parts = []
@@ -262,23 +274,28 @@ class Frames:
                 parts.append(change - whole if j.kind == "hinge" and not j.limited else change)
         return jnp.concatenate(parts)
 
-    def target(self, scene: Scene, new_q: Float[Array, " nq"], new_qd: Float[Array, " nv"]) -> Float[Array, " n_out"]:
-        """What the network should predict for a step: `decode` undoes it."""
-        q, qd, into = scene.q, scene.qd, scene.rotation.T
+    def target(
+        self, scene: Scene, ahead: Ahead, new_q: Float[Array, " nq"], new_qd: Float[Array, " nv"]
+    ) -> Float[Array, " n_out"]:
+        """What the network should predict for a step: `decode` undoes it. Not a number where it is not asked."""
+        into = scene.rotation.T
         if not self.relative:
-            return jnp.concatenate([self.difference(jnp.zeros_like(q), new_q), new_qd])
-        beyond = self.difference(q, new_q) - self.dt * (qd + new_qd) / 2
-        return jnp.concatenate([self._turned(beyond, into), self._turned(new_qd - scene.free, into)])
+            return jnp.concatenate([self.difference(jnp.zeros_like(scene.q), new_q), new_qd])
+        jump = new_qd - ahead.qd
+        beyond = self.difference(ahead.q, new_q) - self.dt / 2 * jump
+        y = jnp.concatenate([self._turned(beyond, into), self._turned(jump, into)])
+        return jnp.where(ahead.closing > 0, y, jnp.nan)
 
     def decode(
-        self, model: Model, scene: Scene, y: Float[Array, " n_out"]
+        self, model: Model, scene: Scene, ahead: Ahead, y: Float[Array, " n_out"]
     ) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
         """The state after the step."""
-        nv, q, qd, R = self.topology.nv, scene.q, scene.qd, scene.rotation
+        nv, R = self.topology.nv, scene.rotation
         if not self.relative:
             return y[:nv], y[nv:]
-        new_qd = scene.free + self._turned(y[nv:], R)
-        return integrate(model, q, self._turned(y[:nv], R) + self.dt * (qd + new_qd) / 2), new_qd
+        y = jnp.where(ahead.closing > 0, y, 0.0)
+        beyond, jump = (self._turned(z, R) for z in (y[:nv], y[nv:]))
+        return integrate(model, ahead.q, beyond + self.dt / 2 * jump), ahead.qd + jump
 
 
 def dof_kinds(t: Topology) -> np.ndarray:

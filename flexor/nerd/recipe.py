@@ -38,8 +38,7 @@ class Recipe:
     length: int = 100
     seed: int = 0
     reach: float = 0.12
-    smooth: bool = True
-    slip: bool = True
+    base: str = "coarse"
     ranges: Ranges = field(default_factory=Ranges)
     sizes: Sizes = field(default_factory=Sizes)
     training: Training = field(default_factory=Training)
@@ -90,7 +89,7 @@ class Recipe:
         return Simulator(self.model(), RigidSolver(contact=CONTACTS[self.contact]()), dt=self.dt)
 
     def frames(self, model: Model) -> Frames:
-        return Frames(model.topology, self.dt, self.reach, self.smooth, self.slip)
+        return Frames(model.topology, self.dt, self.reach, self.base, self.substeps)
 
     def sample(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Path:
         """Writes the data set; see `flexor.nerd.sample`."""

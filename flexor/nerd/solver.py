@@ -45,11 +45,12 @@ class NerdSolver(AbstractSolver):
             raise ValueError(f"the learned solver steps by {self.frames.dt:g} s and by nothing else, got {float(dt):g} s.")
         memory = state.memory if isinstance(state.memory, Memory) else self.init(model, state).memory
         scene = self.frames.observe(model, state.q, state.qd, as_control(model, control))
-        x = self.frames.features(scene).astype(self.network.embed.dtype)
+        ahead = self.frames.foresee(model, scene)
+        x = self.frames.features(scene, ahead).astype(self.network.embed.dtype)
         y, cache = eqx.filter_vmap(lambda n, c: n.step(x, c))(self.network, memory.cache)
         mean = jnp.mean(y, axis=0)
         apart = jnp.sqrt(jnp.mean(((y - mean) / self.network.norms.y_std) ** 2))
-        q, qd = self.frames.decode(model, scene, mean.astype(state.q.dtype))
+        q, qd = self.frames.decode(model, scene, ahead, mean.astype(state.q.dtype))
         return State(q, qd, state.time + dt, Memory(cache, apart))
 
 

@@ -73,8 +73,10 @@ def huber(error: Array, h: float) -> Array:
 
 
 def loss(network: Transformer, x: Any, y: Any, h: float) -> Array:
-    """Mean over all positions and targets, of errors in units of the targets' deviations."""
-    return jnp.mean(huber((network.sequence(x) - y) / network.norms.y_std, h))
+    """Mean over all positions that have targets, of errors in units of the targets' deviations."""
+    asked = jnp.isfinite(y)
+    errors = jnp.where(asked, network.sequence(x) - jnp.where(asked, y, 0.0), 0.0) / network.norms.y_std
+    return jnp.sum(huber(errors, h)) / jnp.maximum(jnp.sum(asked), 1)
 
 
 def unrolled_loss(network: Transformer, frames: Frames, model: Model, raw: Any, h: float) -> Array:
@@ -133,10 +135,11 @@ def train(
     run, history = _restore(folder, _first(shown, sizes, options, optimiser), options, shown)
     advance = _advance(optimiser, options, frames, model)
     judged, place = eqx.filter_jit(losses), _placement(options.batch)
-    test = shown.windows(*_draw(options, 10**9, n - held, n, t), options.window)[:2]
+    chances = shown.chances(options.window)
+    test = shown.windows(*_draw(options, 10**9, chances, n - held, n), options.window)[:2]
     while int(run.step) < options.steps:
         step = int(run.step)
-        run, value = advance(run, *place(shown.windows(*_draw(options, step, 0, n - held, t), options.window)))
+        run, value = advance(run, *place(shown.windows(*_draw(options, step, chances, 0, n - held), options.window)))
         if (step + 1) % options.every == 0 or step + 1 == options.steps:
             row = {
                 "step": step + 1,
@@ -197,10 +200,14 @@ def _placement(batch: int) -> Callable[[Any], Any]:
     return lambda arrays: jax.device_put(arrays, shared)
 
 
-def _draw(options: Training, step: int, low: int, high: int, t: int) -> tuple[np.ndarray, np.ndarray]:
-    """Trajectories and first steps of the windows of a batch: a function of the seed and the number of the step alone."""
-    rng = np.random.default_rng((options.seed, step))
-    return rng.integers(low, high, options.batch), rng.integers(0, t - options.window + 1, options.batch)
+def _draw(options: Training, step: int, chances: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
+    """Trajectories and first steps of the windows of a batch, each as likely as it has targets (`Examples.chances`): a function
+    of the seed and the number of the step alone."""
+    bounds = chances[first, 0], chances[last, 0]
+    if bounds[0] == bounds[1]:
+        raise ValueError("too few trajectories of the data set touch anything: sample more, or others.")
+    at = np.random.default_rng((options.seed, step)).uniform(*bounds, options.batch)
+    return np.divmod(np.searchsorted(chances.ravel(), at, side="right") - 1, chances.shape[1])
 
 
 def _first(shown: Examples, sizes: Sizes, options: Training, optimiser: Any) -> Run:

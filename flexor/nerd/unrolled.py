@@ -1,6 +1,6 @@
 """The loss of several steps: the network goes on from its own predictions, as in use, and is compared with what happened.
 
-    e_k = [difference(q_k, q*_k) / dt, qd_k - qd*_k] / std(qd' - qd),    loss = mean huber(e_k / sqrt(k)), k = 1 ... horizon
+    e_k = [difference(q_k, q*_k) / dt, qd_k - qd*_k] / std(qd),    loss = mean huber(e_k / sqrt(k)), k = 1 ... horizon
 
 Errors of positions count as the velocities that would have made them in one step, and those of step k by 1 / sqrt(k), for they
 add up.
@@ -25,9 +25,8 @@ def unrolled_errors(
     torque: Float[Array, "T n"],
 ) -> Float[Array, "T 2nv"]:
     """Errors e_k / sqrt(k) along one recording, from its first state and an empty window."""
-    nv = frames.topology.nv
     q, qd, torque = (z.astype(model.dtype) for z in (q, qd, torque))
-    scale = network.norms.y_std[nv:]
+    scale = network.norms.x_std[[i for i, name in enumerate(frames.labels) if name.startswith("velocity ")]]
 
     def step(
         carry: tuple[Array, Array, object], row: tuple[Array, Array, Array]
@@ -35,9 +34,10 @@ def unrolled_errors(
         here, speed, cache = carry
         true_q, true_qd, push = row
         scene = frames.look(model, here, speed, push)
-        x = frames.features(scene).astype(network.embed.dtype)
+        ahead = frames.foresee(model, scene)
+        x = frames.features(scene, ahead).astype(network.embed.dtype)
         y, cache = network.step(x, cache)  # type: ignore[arg-type]
-        here, speed = frames.decode(model, scene, y.astype(here.dtype))
+        here, speed = frames.decode(model, scene, ahead, y.astype(here.dtype))
         error = jnp.concatenate([frames.difference(true_q, here) / frames.dt / scale, (speed - true_qd) / scale])
         return (here, speed, cache), error
 

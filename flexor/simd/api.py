@@ -5,6 +5,7 @@ from functools import wraps
 from typing import Any
 
 import jax
+import jax.extend.core
 import jax.numpy as jnp
 
 from flexor.simd.control import uniform_results
@@ -31,7 +32,8 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, *, threads:
             jax.ShapeDtypeStruct(x.shape if a is None else x.shape[1:], x.dtype) for x, a in zip(flat, axes, strict=True)
         ]
         jaxpr, shape = jax.make_jaxpr(_flattened(f, tree), return_shape=True)(*examples)
-        shared = [a is None for a in axes]
+        jaxpr, outside = _hoisted(jaxpr)
+        flat, shared = outside + flat, [True] * len(outside) + [a is None for a in axes]
         back = _axes(out_axes, shape, "out_axes")
         if any(a is None and not same for a, same in zip(back, uniform_results(jaxpr, shared), strict=True)):
             raise ValueError(f"a result of {_name(f)} with axis None in `out_axes` is not the same for all examples.")
@@ -58,8 +60,9 @@ def jit(f: Callable[..., Any], *, shared: bool | tuple[bool, ...] = False) -> Ca
         leaves = [jnp.asarray(x) for x in leaves]
         examples = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
         jaxpr, shape = jax.make_jaxpr(_flattened(f, tree), return_shape=True)(*examples)
-        rows = [x if s else x[None] for x, s in zip(leaves, flags, strict=True)]
-        out = bind(jaxpr, rows, flags, [False] * len(jaxpr.out_avals), size=1, threads=0)
+        jaxpr, outside = _hoisted(jaxpr)
+        rows = outside + [x if s else x[None] for x, s in zip(leaves, flags, strict=True)]
+        out = bind(jaxpr, rows, [True] * len(outside) + flags, [False] * len(jaxpr.out_avals), size=1, threads=0)
         return jax.tree.unflatten(jax.tree.structure(shape), [x[0] for x in out])
 
     return single
@@ -73,6 +76,21 @@ def _flattened(f: Callable[..., Any], tree: Any) -> Callable[..., Any]:
         return f(*args, **kwargs)
 
     return flat
+
+
+def _hoisted(closed: Any) -> tuple[Any, list[Any]]:
+    """The program with the traced values that it closes over as its first arguments, and these values."""
+    jaxpr = closed.jaxpr
+    traced = [isinstance(c, jax.core.Tracer) for c in closed.consts]
+    if not any(traced):
+        return closed, []
+    inside = [v for v, t in zip(jaxpr.constvars, traced, strict=True) if t]
+    kept = [v for v, t in zip(jaxpr.constvars, traced, strict=True) if not t]
+    names = jaxpr.debug_info.with_unknown_names()
+    jaxpr = jaxpr.replace(constvars=kept, invars=[*inside, *jaxpr.invars], debug_info=names)
+    return jax.extend.core.ClosedJaxpr(jaxpr, [c for c, t in zip(closed.consts, traced, strict=True) if not t]), [
+        c for c, t in zip(closed.consts, traced, strict=True) if t
+    ]
 
 
 def _axes(axes: Any, tree: Any, what: str) -> list[int | None]:

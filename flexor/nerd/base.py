@@ -1,0 +1,83 @@
+"""The base step, which a learned solver goes beyond: the motion of the robot if nothing touched it, and then contacts and stops
+resolved once for the whole of it; and where a step leaves the contacts that were seen before it."""
+
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float
+
+from flexor.contact import NCP, detect
+from flexor.contact.detect import candidates
+from flexor.dynamics import aba, body_poses, body_velocities, crba, forward_kinematics, integrate, passive_force
+from flexor.model.model import Model
+from flexor.spatial import cross, rotate
+
+BASES = ("none", "free", "coarse")
+ROUND = ("sphere", "capsule")  # shapes that are a radius around a core
+
+
+def free_step(
+    model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"], torque: Float[Array, " nv"], dt: float, substeps: int
+) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
+    """The state after `substeps` of semi-implicit Euler under constant joint torques, as `RigidSolver` goes without contact."""
+    h = dt / substeps
+
+    def once(state: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
+        q, qd = state
+        qd = qd + h * aba(model, forward_kinematics(model, q), qd, torque + passive_force(model, q, qd))
+        return (integrate(model, q, h * qd), qd), None
+
+    return jax.lax.scan(once, (q, qd), length=substeps)[0]
+
+
+def base_step(
+    model: Model, scene: Any, free_q: Float[Array, " nq"], free: Float[Array, " nv"], dt: float
+) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
+    """The state after a free step with contacts, stops and dry friction resolved over it as a whole (`NCP`), from the places
+    before it."""
+    kin, contact, h = forward_kinematics(model, scene.q), NCP(), jnp.asarray(dt, free.dtype)
+    found = detect(model, kin)
+    new = (scene.point_a, scene.point_b, scene.normal, scene.distance)  # the ground of a data set is not the model's own
+    found = eqx.tree_at(lambda c: (c.point_a, c.point_b, c.normal, c.distance), found, new)
+    memory = contact.init(model, found)
+    u, displacement, _ = contact.resolve(model, kin, found, scene.q, scene.qd, free, crba(model, kin), h, memory)
+    return integrate(model, free_q, displacement - h * free), u
+
+
+def stop_rooms(model: Model, q: Float[Array, " nq"]) -> Float[Array, "n_limited 2"]:
+    """How far limited joints are from their lower and upper stops."""
+    t = model.topology
+    limits, at = model.joints.range[t.limited], q[t.q_start[t.limited]]
+    return jnp.stack([at - limits[:, 0], limits[:, 1] - at], axis=-1)
+
+
+def moved_contacts(
+    model: Model, q: Float[Array, " nq"], new_q: Float[Array, " nq"], new_qd: Float[Array, " nv"], seen: Any
+) -> tuple[Float[Array, "ncon 3"], Float[Array, " ncon"]]:
+    """Relative velocities and distances of the candidates `seen` at q (normal, point_a, point_b, distance) after the bodies
+    went on to the new state: exact for corners and balls over planes, and nearly so elsewhere, for steps are short.
+
+    The core c of a shape (a ball's centre, a corner itself) moves with its body, c' = p' + R' R^T (c - p), and its surface
+    lies a radius r from it along the normal still.
+    """
+    t = model.topology
+    pairs = [t.pairs[i] for i in candidates(t)]
+    if not pairs:
+        return jnp.zeros((0, 3), q.dtype), jnp.zeros(0, q.dtype)
+    before, kin = forward_kinematics(model, q), forward_kinematics(model, new_q)
+    (p, R), (new_p, new_R) = body_poses(model, before), body_poses(model, kin)
+    twist = body_velocities(model, kin, new_qd)
+    away, speed = [], []
+    for sign, point, side in ((-1.0, seen.point_a, "a"), (1.0, seen.point_b, "b")):
+        geom = np.array([getattr(pair, side) for pair in pairs])
+        body = np.array([t.geoms[g].body for g in geom])
+        is_round = np.array([t.geoms[g].shape in ROUND for g in geom])
+        arm = sign * jnp.where(is_round, model.geoms.size[geom, 0], 0.0)[:, None] * seen.normal
+        core = point + arm
+        new = new_p[body] + rotate(new_R[body], rotate(jnp.swapaxes(R[body], -1, -2), core - p[body]))
+        away.append(new - core)
+        speed.append(twist[body, 3:] + cross(twist[body, :3], new - arm - new_p[body]))
+    return speed[1] - speed[0], seen.distance + jnp.sum(seen.normal * (away[1] - away[0]), axis=1)
