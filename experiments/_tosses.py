@@ -58,7 +58,15 @@ def read(path: Path) -> Tosses:
         raise ValueError(f"'{path}' holds numbers that are not finite.")
     longest = max(map(len, rows))
     whole = np.stack([np.concatenate([r, np.repeat(r[-1:], longest - len(r), axis=0)]) for r in rows])
-    return Tosses(whole[..., :7], whole[..., 7:], np.array([len(r) - 1 for r in rows]), dt)
+    return Tosses(whole[..., :7], instant(whole[..., 7:], dt), np.array([len(r) - 1 for r in rows]), dt)
+
+
+def instant(qd: np.ndarray, dt: float) -> np.ndarray:
+    """Velocities at the instants of the positions: the recorded ones are those of half a step before, for they come from
+    differences of positions. The first, in flight, by what half a step of gravity adds, the others by the mean of neighbours."""
+    new = np.concatenate([(qd[:, :-1] + qd[:, 1:]) / 2, qd[:, -1:]], axis=1)
+    new[:, 0] = qd[:, 0] + dt / 2 * np.array([0.0, 0.0, -9.81, 0.0, 0.0, 0.0], np.float32)
+    return new
 
 
 def symmetric(tosses: Tosses, copies: int, seed: int = 0) -> Tosses:

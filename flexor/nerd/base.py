@@ -20,14 +20,21 @@ ROUND = ("sphere", "capsule")  # shapes that are a radius around a core
 
 
 def free_step(
-    model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"], torque: Float[Array, " nv"], dt: float, substeps: int
+    model: Model,
+    q: Float[Array, " nq"],
+    qd: Float[Array, " nv"],
+    torque: Float[Array, " nv"],
+    wrench: Float[Array, "nbody 6"] | None,
+    dt: float,
+    substeps: int,
 ) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
-    """The state after `substeps` of semi-implicit Euler under constant joint torques, as `RigidSolver` goes without contact."""
+    """The state after `substeps` of semi-implicit Euler under constant joint torques and wrenches on the bodies, as
+    `RigidSolver` goes without contact."""
     h = dt / substeps
 
     def once(state: tuple[Array, Array], _: None) -> tuple[tuple[Array, Array], None]:
         q, qd = state
-        qd = qd + h * aba(model, forward_kinematics(model, q), qd, torque + passive_force(model, q, qd))
+        qd = qd + h * aba(model, forward_kinematics(model, q), qd, torque + passive_force(model, q, qd), wrench)
         return (integrate(model, q, h * qd), qd), None
 
     return jax.lax.scan(once, (q, qd), length=substeps)[0]

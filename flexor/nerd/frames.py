@@ -186,13 +186,13 @@ class Frames:
         contacts = (found.normal, found.point_a, found.point_b, found.distance)
         return Scene(q, qd, torque, down, *self.frame(model, q), *contacts)
 
-    def foresee(self, model: Model, scene: Scene) -> Ahead:
-        """What would be after the base step."""
+    def foresee(self, model: Model, scene: Scene, wrench: Float[Array, "nbody 6"] | None = None) -> Ahead:
+        """What would be after the base step; wrenches on the bodies enter there, and nowhere else."""
         q, qd = scene.q, scene.qd
         new_q, free = integrate(model, q, self.dt * qd), qd
         if self.base != "none":
             torque = jnp.zeros_like(qd).at[self.pushed].set(jnp.asarray(scene.torque, qd.dtype))
-            new_q, free = free_step(model, q, qd, torque, self.dt, self.substeps)
+            new_q, free = free_step(model, q, qd, torque, wrench, self.dt, self.substeps)
         room, new_qd = stop_rooms(model, new_q), free
         velocity, distance = moved_contacts(model, q, new_q, free, scene)
         after = velocity

@@ -1,5 +1,7 @@
 """`NerdSolver`: a learned step behind the ordinary interface. Its window lives in `State.memory`."""
 
+from typing import Any
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -34,6 +36,13 @@ class NerdSolver(AbstractSolver):
             what = "names, joints or contacts differ" if ours.name == theirs.name else f"this is '{theirs.name}'"
             raise ValueError(f"the learned solver was trained for '{ours.name}', and {what}.")
 
+    def accept(self, control: Any) -> None:
+        if self.frames.base == "none" and isinstance(control, Control) and control.wrench is not None:
+            raise ValueError(
+                f"this learned solver of '{self.frames.topology.name}' knows joint torques alone: wrenches on bodies act through "
+                "a base step, and it has none."
+            )
+
     def init(self, model: Model, state: State) -> State:
         self.check(model)
         begin = eqx.filter_vmap(lambda n: n.begin())(self.network)
@@ -44,8 +53,9 @@ class NerdSolver(AbstractSolver):
         if not isinstance(dt, jax.core.Tracer) and abs(float(dt) / self.frames.dt - 1) > 1e-4:
             raise ValueError(f"the learned solver steps by {self.frames.dt:g} s and by nothing else, got {float(dt):g} s.")
         memory = state.memory if isinstance(state.memory, Memory) else self.init(model, state).memory
-        scene = self.frames.observe(model, state.q, state.qd, as_control(model, control))
-        ahead = self.frames.foresee(model, scene)
+        full = as_control(model, control)
+        scene = self.frames.observe(model, state.q, state.qd, full)
+        ahead = self.frames.foresee(model, scene, full.wrench)
         x = self.frames.features(scene, ahead).astype(self.network.embed.dtype)
         y, cache = eqx.filter_vmap(lambda n, c: n.step(x, c))(self.network, memory.cache)
         mean = jnp.mean(y, axis=0)

@@ -11,8 +11,9 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from flexor import simd
 from flexor.model.model import Model
-from flexor.nerd.frames import Frames
+from flexor.nerd.frames import Ahead, Frames, Scene
 from flexor.nerd.network import Transformer
 
 
@@ -28,15 +29,19 @@ def unrolled_errors(
     q, qd, torque = (z.astype(model.dtype) for z in (q, qd, torque))
     scale = network.norms.x_std[[i for i, name in enumerate(frames.labels) if name.startswith("velocity ")]]
 
+    @simd.jit
+    def see(q: Array, qd: Array, torque: Array) -> tuple[Scene, Ahead, Array]:
+        scene = frames.look(model, q, qd, torque)
+        ahead = frames.foresee(model, scene)
+        return scene, ahead, frames.features(scene, ahead)
+
     def step(
         carry: tuple[Array, Array, object], row: tuple[Array, Array, Array]
     ) -> tuple[tuple[Array, Array, object], Array]:
         here, speed, cache = carry
         true_q, true_qd, push = row
-        scene = frames.look(model, here, speed, push)
-        ahead = frames.foresee(model, scene)
-        x = frames.features(scene, ahead).astype(network.embed.dtype)
-        y, cache = network.step(x, cache)  # type: ignore[arg-type]
+        scene, ahead, x = see(here, speed, push)
+        y, cache = network.step(x.astype(network.embed.dtype), cache)  # type: ignore[arg-type]
         here, speed = frames.decode(model, scene, ahead, y.astype(here.dtype))
         error = jnp.concatenate([frames.difference(true_q, here) / frames.dt / scale, (speed - true_qd) / scale])
         return (here, speed, cache), error

@@ -5,8 +5,8 @@ from functools import wraps
 from typing import Any
 
 import jax
-import jax.extend.core
 import jax.numpy as jnp
+from jax.extend import core as jex
 
 from flexor.simd.control import uniform_results
 from flexor.simd.primitive import bind
@@ -80,17 +80,16 @@ def _flattened(f: Callable[..., Any], tree: Any) -> Callable[..., Any]:
 
 def _hoisted(closed: Any) -> tuple[Any, list[Any]]:
     """The program with the traced values that it closes over as its first arguments, and these values."""
-    jaxpr = closed.jaxpr
     traced = [isinstance(c, jax.core.Tracer) for c in closed.consts]
     if not any(traced):
         return closed, []
-    inside = [v for v, t in zip(jaxpr.constvars, traced, strict=True) if t]
-    kept = [v for v, t in zip(jaxpr.constvars, traced, strict=True) if not t]
-    names = jaxpr.debug_info.with_unknown_names()
-    jaxpr = jaxpr.replace(constvars=kept, invars=[*inside, *jaxpr.invars], debug_info=names)
-    return jax.extend.core.ClosedJaxpr(jaxpr, [c for c, t in zip(closed.consts, traced, strict=True) if not t]), [
-        c for c, t in zip(closed.consts, traced, strict=True) if t
-    ]
+    pairs = list(zip(closed.jaxpr.constvars, closed.consts, traced, strict=True))
+    jaxpr = closed.jaxpr.replace(
+        constvars=[v for v, _, t in pairs if not t],
+        invars=[*(v for v, _, t in pairs if t), *closed.jaxpr.invars],
+        debug_info=closed.jaxpr.debug_info.with_unknown_names(),
+    )
+    return jex.ClosedJaxpr(jaxpr, [c for _, c, t in pairs if not t]), [c for _, c, t in pairs if t]
 
 
 def _axes(axes: Any, tree: Any, what: str) -> list[int | None]:

@@ -83,6 +83,7 @@ class Simulator(eqx.Module):
     def step(self, state: State, control: ArrayLike | Control | None = None) -> State:
         """The state one time step later."""
         check_coordinates(self.model, state.q, state.qd)
+        self.solver.accept(control)
         full = as_control(self.model, control)
         if listening():
             return _step(self, state, full)
@@ -118,6 +119,7 @@ class Simulator(eqx.Module):
         if unknown:
             raise KeyError(f"'{unknown[0]}' is not a tap; the names are {', '.join(TAPS)}.")
         policy = controls if callable(controls) else None
+        self.solver.accept(controls)
         inputs = None if policy else _time_axis(self.model, controls, steps)
         length = _length(inputs, steps)
         args = (state, inputs, policy, length, tuple(record))
@@ -161,7 +163,9 @@ def _rollout(
     sim: Simulator, state: State, inputs: Control | None, policy: Policy | None, steps: int, record: tuple[str, ...]
 ) -> Trajectory:
     def advance(state: State, control: Control | None) -> tuple[State, tuple[Any, ...]]:
-        control = as_control(sim.model, policy(state) if policy else control)
+        given = policy(state) if policy else control
+        sim.solver.accept(given)
+        control = as_control(sim.model, given)
         if record:
             new, heard = collect(_step)(sim, state, control)
             missing = [name for name in record if name not in heard]

@@ -30,6 +30,9 @@ class AbstractSolver(eqx.Module):
     def check(self, model: Model) -> None:
         """Raises, with a sentence, when this solver cannot simulate the model."""
 
+    def accept(self, control: Any) -> None:
+        """Raises, with a sentence, when a control as it was given asks for what this solver knows nothing of."""
+
 
 def named(solver: Any) -> str:
     """Name of a solver or of one of its parts, for messages."""

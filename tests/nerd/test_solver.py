@@ -26,7 +26,7 @@ def network(n_in, n_out, members=1, dtype=jnp.float64, seed=0):
 @pytest.fixture(scope="module")
 def cube():
     model = fx.load("cube").astype(jnp.float64)
-    frames = Frames(model.topology, 1 / 148)
+    frames = Frames(model.topology, 1 / 148, base="free")
     return Nerd(model, network(len(frames.labels), frames.outputs, members=2), frames)
 
 
@@ -131,3 +131,20 @@ def test_kernels_give_what_xla_gives(monkeypatch):
         runs.append(jax.jit(jax.vmap(lambda q, sim=sim: sim.rollout(sim.reset(q), steps=6).q))(jnp.ones((3, 2)) / 3))
     assert np.abs(runs[0] - runs[1]).max() < 1e-13
     assert np.abs(runs[0][:, -1] - 1 / 3).max() > 1e-4
+
+
+def test_wrenches_act_through_the_base_step(cube):
+    """In flight a pushed cube moves as the rigid one; without a base step the push would be lost, and is refused."""
+    learned = cube.simulator()
+    true = learned.with_solver(fx.RigidSolver())
+    start, push = cube.model.reference.at[2].set(1.0), jnp.zeros((2, 6)).at[1, 3:].set(jnp.array([1.0, -2.0, 0.5]))
+    controls = fx.Control(wrench=jnp.tile(push, (4, 1, 1)))
+    found, wanted = (sim.rollout(sim.reset(start), controls) for sim in (learned, true))
+    assert np.abs(found.q - wanted.q).max() < 1e-12
+    assert np.abs(found.qd[-1]).max() > 0.1
+    frames = Frames(cube.model.topology, 1 / 148, base="none")
+    deaf = fx.Simulator(cube.model, NerdSolver(network(len(frames.labels), frames.outputs), frames), dt=1 / 148)
+    with pytest.raises(ValueError, match="wrenches on bodies act through a base step, and it has none"):
+        deaf.rollout(deaf.reset(start), controls)
+    with pytest.raises(ValueError, match="wrenches on bodies"):
+        deaf.step(deaf.reset(start), fx.Control(wrench=push))

@@ -112,6 +112,20 @@ def test_within_jit_scan_and_vmap():
     same(jax.vmap(fx.simd.jit(lambda x: jnp.sin(x)))(X), jnp.sin(X))
 
 
+def test_traced_values_that_a_function_closes_over_are_shared_arguments():
+    x, w = jnp.linspace(0.0, 1.0, 7), 1.3
+
+    def total(w, vmap):
+        return jnp.sum(vmap(lambda a: jnp.sin(a * w) + w**2)(x))
+
+    for transform in (jax.grad, jax.hessian):
+        found, wanted = (jax.jit(transform(lambda w, v=v: total(w, v)))(w) for v in (fx.simd.vmap, jax.vmap))
+        np.testing.assert_allclose(found, wanted, rtol=1e-5)
+    each = jax.vmap(lambda w: fx.simd.vmap(lambda a: a * w)(x))(jnp.arange(3.0))
+    np.testing.assert_allclose(each, jnp.arange(3.0)[:, None] * x, rtol=1e-6)
+    assert jax.jit(lambda w: fx.simd.jit(lambda a: a * w)(2.0))(3.0) == 6.0
+
+
 def test_keyword_arguments_have_their_batch_first():
     g = lambda x, *, scale: x * scale  # noqa: E731
     same(fx.simd.vmap(g)(X, scale=X[:, 0]), jax.vmap(g)(X, scale=X[:, 0]))
