@@ -106,8 +106,8 @@ def _roll(sim: fx.Simulator, q: Any, qd: Any, steps: int) -> Any:
     return jax.vmap(lambda q, qd: sim.rollout(sim.reset(q, qd), steps=steps).q)(jnp.asarray(q), jnp.asarray(qd))
 
 
-def analytic(model: fx.Model, values: dict[str, Any], dt: float) -> fx.Simulator:
-    """The rigid cube with given friction, restitution, height of the table (m) and compliance of the contact."""
+def with_parameters(model: fx.Model, values: dict[str, Any]) -> fx.Model:
+    """The cube with given friction, restitution, height of the table (m) and compliance of the contact."""
     changed = fx.replace(
         model,
         {
@@ -116,9 +116,12 @@ def analytic(model: fx.Model, values: dict[str, Any], dt: float) -> fx.Simulator
             "pair.*.cfm": jnp.asarray(10.0 ** values["log10 cfm"], model.dtype),
         },
     )
-    height = changed.geoms.pos.at[0, 2].set(values["ground"])
-    changed = eqx.tree_at(lambda m: m.geoms.pos, changed, height)
-    return fx.Simulator(changed, fx.Substeps(fx.RigidSolver(), SUBSTEPS), dt=dt)
+    return eqx.tree_at(lambda m: m.geoms.pos, changed, changed.geoms.pos.at[0, 2].set(values["ground"]))
+
+
+def analytic(model: fx.Model, values: dict[str, Any], dt: float) -> fx.Simulator:
+    """The rigid cube with given parameters."""
+    return fx.Simulator(with_parameters(model, values), fx.Substeps(fx.RigidSolver(), SUBSTEPS), dt=dt)
 
 
 def identify(model: fx.Model, tosses: Tosses, evaluations: int) -> dict[str, float]:

@@ -5,8 +5,9 @@ Errors of position and rotation along whole tosses that no model has seen, from 
     nominal      the rigid cube with the reported friction and restitution
     identified   the rigid cube with friction, restitution, table height and compliance fitted to the 300 tosses
     pretrained   the package's learned solver, which has seen simulated tosses alone
-    fine-tuned   the same after 50, 100 and 300 real tosses
-    scratch      a network of the same size trained on the 300 tosses alone
+    fine-tuned   the same after 50, 100 and 300 real tosses: its base step gets the parameters that these identify, and the
+                 network learns from them what goes beyond
+    scratch      a network of the same size over the same base step, trained on the 300 tosses alone
 
 What is learned from is shown to the networks as cubes with other labels too (`symmetric`), for a cube looks the same from
 24 sides.
@@ -25,7 +26,7 @@ import jax
 import numpy as np
 from _data import recording
 from _form import Result, at_most, run
-from _tosses import FILE, HALF, START, Tosses, analytic, errors, identify, predict, read, symmetric
+from _tosses import FILE, HALF, START, Tosses, analytic, errors, identify, predict, read, symmetric, with_parameters
 from matplotlib.figure import Figure
 from rich.console import Console
 
@@ -69,6 +70,11 @@ def scratch(nerd: Nerd, logs: list[fx.Trajectory], how: Finetuning) -> Nerd:
     return finetune(dataclasses.replace(nerd, network=fresh), logs, dataclasses.replace(how, pull=0.0, rate=4 * how.rate))
 
 
+def based(nerd: Nerd, values: dict[str, float]) -> Nerd:
+    """The solver with given parameters in its base step, which its card keeps."""
+    return dataclasses.replace(nerd, model=with_parameters(nerd.model, values), card={**nerd.card, "parameters": values})
+
+
 def draw(test: Tosses, scores: Scores) -> Figure:
     """How the errors are spread over the tosses."""
     from flexor.viz.colours import SERIES
@@ -95,6 +101,7 @@ def evaluate(options: argparse.Namespace) -> Result:
     path = options.model or options.out / MODEL
     nerd, tosses = fx.nerd.load(path), read(options.evaluate)
     base = errors(tosses, predict(analytic(nerd.model, START, tosses.dt), tosses), nerd.frames)
+    nerd = based(nerd, nerd.card["parameters"]) if "parameters" in nerd.card else nerd
     rows = [row("nominal", base, base), row(path.name, judged(nerd, tosses), base)]
     rows = [{k.replace("identified", "nominal"): v for k, v in r.items()} for r in rows]
     return Result(rows, [], [f"{len(tosses)} tosses of '{options.evaluate.name}'."])
@@ -118,20 +125,22 @@ def measure(options: argparse.Namespace) -> Result:
     def say(text: str) -> None:
         console.print(f"{time.perf_counter() - begun:6.0f} s  {text}")
 
-    values = identify(nerd.model, train, 6 if options.quick else 100)
+    evaluations = 6 if options.quick else 100
+    values = identify(nerd.model, train, evaluations)
     say("identified")
     scores: Scores = {}
     for label, given in (("nominal", START), ("identified", values)):
         scores[label] = errors(test, predict(analytic(nerd.model, given, test.dt), test), nerd.frames)
     scores["pretrained"] = judged(nerd, test)
     for count in (4,) if options.quick else COUNTS:
-        tuned = finetune(nerd, logs(count), how)
+        fitted = values if count == len(train) else identify(nerd.model, train.take(np.arange(count)), evaluations)
+        tuned = finetune(based(nerd, fitted), logs(count), how)
         scores[f"fine-tuned, {count}"] = judged(tuned, test)
         say(f"fine-tuned on {count}")
     tuned.save(options.out / MODEL)
     last = list(scores)[-1]
     if not options.quick:
-        scores[f"scratch, {len(train)}"] = judged(scratch(nerd, logs(len(train)), how), test)
+        scores[f"scratch, {len(train)}"] = judged(scratch(based(nerd, values), logs(len(train)), how), test)
         say("from scratch")
     draw(test, scores).savefig(options.out / "cube_toss_real.png", dpi=150)
     rows = [row(label, score, scores["identified"]) for label, score in scores.items()]
@@ -140,8 +149,8 @@ def measure(options: argparse.Namespace) -> Result:
         at_most(f"position error, {last} tosses, over the identified cube", ratio[0], 0.8),
         at_most(f"rotation error, {last} tosses, over the identified cube", ratio[1], 0.8),
     ]
-    fitted = ", ".join(f"{k} {v:.4g}" for k, v in values.items())
-    return Result(rows, checks, [f"{len(test)} unseen tosses, half width {1e3 * HALF:.1f} mm. Identified: {fitted}."])
+    found = ", ".join(f"{k} {v:.4g}" for k, v in values.items())
+    return Result(rows, checks, [f"{len(test)} unseen tosses, half width {1e3 * HALF:.1f} mm. Identified: {found}."])
 
 
 def _add(parser: argparse.ArgumentParser) -> None:

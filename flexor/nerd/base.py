@@ -11,8 +11,9 @@ from jaxtyping import Array, Float
 
 from flexor.contact import NCP, detect
 from flexor.contact.detect import candidates
-from flexor.dynamics import aba, body_poses, body_velocities, crba, forward_kinematics, integrate, passive_force
+from flexor.dynamics import Kinematics, aba, body_poses, body_velocities, crba, forward_kinematics, integrate, passive_force
 from flexor.model.model import Model
+from flexor.model.topology import Topology
 from flexor.spatial import cross, rotate
 
 BASES = ("none", "free", "coarse")
@@ -40,17 +41,22 @@ def free_step(
     return jax.lax.scan(once, (q, qd), length=substeps)[0]
 
 
-def base_step(
+def coarse_step(
     model: Model, scene: Any, free_q: Float[Array, " nq"], free: Float[Array, " nv"], dt: float
 ) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
-    """The state after a free step with contacts, stops and dry friction resolved over it as a whole (`NCP`), from the places
-    before it."""
-    kin, contact, h = forward_kinematics(model, scene.q), NCP(), jnp.asarray(dt, free.dtype)
+    """The state after a free step with contacts, stops and dry friction resolved over it as a whole (`NCP`): their distances are
+    those before the step, inertia and directions those half-way through it, where they act on the average."""
+    q, qd, contact, h = scene.q, scene.qd, NCP(), jnp.asarray(dt, free.dtype)
+    kin = forward_kinematics(model, integrate(model, q, h * (qd + free) / 4))
     found = detect(model, kin)
-    new = (scene.point_a, scene.point_b, scene.normal, scene.distance)  # the ground of a data set is not the model's own
+    new = (
+        *moved_points(model, q, kin, scene),
+        scene.normal,
+        scene.distance,
+    )  # of the scene's ground, not of the model's own
     found = eqx.tree_at(lambda c: (c.point_a, c.point_b, c.normal, c.distance), found, new)
     memory = contact.init(model, found)
-    u, displacement, _ = contact.resolve(model, kin, found, scene.q, scene.qd, free, crba(model, kin), h, memory)
+    u, displacement, _ = contact.resolve(model, kin, found, q, qd, free, crba(model, kin), h, memory)
     return integrate(model, free_q, displacement - h * free), u
 
 
@@ -61,30 +67,43 @@ def stop_rooms(model: Model, q: Float[Array, " nq"]) -> Float[Array, "n_limited 
     return jnp.stack([at - limits[:, 0], limits[:, 1] - at], axis=-1)
 
 
-def moved_contacts(
-    model: Model, q: Float[Array, " nq"], new_q: Float[Array, " nq"], new_qd: Float[Array, " nv"], seen: Any
-) -> tuple[Float[Array, "ncon 3"], Float[Array, " ncon"]]:
-    """Relative velocities and distances of the candidates `seen` at q (normal, point_a, point_b, distance) after the bodies
-    went on to the new state: exact for corners and balls over planes, and nearly so elsewhere, for steps are short.
+def moved_points(
+    model: Model, q: Float[Array, " nq"], kin: Kinematics, seen: Any
+) -> tuple[Float[Array, "ncon 3"], Float[Array, "ncon 3"]]:
+    """The points of the candidates `seen` at q (normal, point_a, point_b) after the bodies went on to the poses of `kin`: exact
+    for corners and balls over planes, and nearly so elsewhere, for steps are short.
 
     The core c of a shape (a ball's centre, a corner itself) moves with its body, c' = p' + R' R^T (c - p), and its surface
     lies a radius r from it along the normal still.
     """
     t = model.topology
-    pairs = [t.pairs[i] for i in candidates(t)]
-    if not pairs:
-        return jnp.zeros((0, 3), q.dtype), jnp.zeros(0, q.dtype)
-    before, kin = forward_kinematics(model, q), forward_kinematics(model, new_q)
-    (p, R), (new_p, new_R) = body_poses(model, before), body_poses(model, kin)
-    twist = body_velocities(model, kin, new_qd)
-    away, speed = [], []
-    for sign, point, side in ((-1.0, seen.point_a, "a"), (1.0, seen.point_b, "b")):
-        geom = np.array([getattr(pair, side) for pair in pairs])
-        body = np.array([t.geoms[g].body for g in geom])
-        is_round = np.array([t.geoms[g].shape in ROUND for g in geom])
+    (p, R), (new_p, new_R) = body_poses(model, forward_kinematics(model, q)), body_poses(model, kin)
+    points = []
+    for sign, point, geom, body in zip((-1.0, 1.0), (seen.point_a, seen.point_b), *_owners(t), strict=True):
+        is_round = np.array([t.geoms[g].shape in ROUND for g in geom], bool)
         arm = sign * jnp.where(is_round, model.geoms.size[geom, 0], 0.0)[:, None] * seen.normal
-        core = point + arm
-        new = new_p[body] + rotate(new_R[body], rotate(jnp.swapaxes(R[body], -1, -2), core - p[body]))
-        away.append(new - core)
-        speed.append(twist[body, 3:] + cross(twist[body, :3], new - arm - new_p[body]))
-    return speed[1] - speed[0], seen.distance + jnp.sum(seen.normal * (away[1] - away[0]), axis=1)
+        inside = rotate(jnp.swapaxes(R[body], -1, -2), point + arm - p[body])
+        points.append(new_p[body] + rotate(new_R[body], inside) - arm)
+    return points[0], points[1]
+
+
+def moved_contacts(
+    model: Model, q: Float[Array, " nq"], new_q: Float[Array, " nq"], new_qd: Float[Array, " nv"], seen: Any
+) -> tuple[Float[Array, "ncon 3"], Float[Array, " ncon"]]:
+    """Relative velocities and distances of the candidates `seen` at q (see `moved_points`) in a later state."""
+    kin = forward_kinematics(model, new_q)
+    points, place, twist = moved_points(model, q, kin, seen), body_poses(model, kin)[0], body_velocities(model, kin, new_qd)
+    speed = [
+        twist[body, 3:] + cross(twist[body, :3], point - place[body])
+        for point, body in zip(points, _owners(model.topology)[1], strict=True)
+    ]
+    away = (points[1] - seen.point_b) - (points[0] - seen.point_a)
+    return speed[1] - speed[0], seen.distance + jnp.sum(seen.normal * away, axis=1)
+
+
+def _owners(t: Topology) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
+    """Shapes of the candidates' two sides, and their bodies."""
+    pairs = [t.pairs[i] for i in candidates(t)]
+    a, b = (np.array([getattr(pair, side) for pair in pairs], int) for side in "ab")
+    body = np.array([g.body for g in t.geoms], int)
+    return (a, b), (body[a], body[b])

@@ -36,7 +36,7 @@ from flexor.contact.detect import candidates
 from flexor.dynamics import actuator_force, forward_kinematics, integrate
 from flexor.model.model import Control, Model
 from flexor.model.topology import JOINT_NV, Topology
-from flexor.nerd.base import BASES, base_step, free_step, moved_contacts, stop_rooms
+from flexor.nerd.base import BASES, coarse_step, free_step, moved_contacts, stop_rooms
 from flexor.spatial import quat_log, quat_mul, quat_to_matrix, rotate
 
 SLIP = 0.05  # m/s, below which a slip's direction fades
@@ -197,7 +197,7 @@ class Frames:
         velocity, distance = moved_contacts(model, q, new_q, free, scene)
         after = velocity
         if self.base == "coarse":
-            new_q, new_qd = base_step(model, scene, new_q, free, self.dt)
+            new_q, new_qd = coarse_step(model, scene, new_q, free, self.dt)
             after, _ = moved_contacts(model, q, new_q, new_qd, scene)
         rate = free[self.topology.v_start[self.topology.limited]]
         near = [jnp.minimum(scene.distance, distance), jnp.minimum(stop_rooms(model, q), room).ravel()]
