@@ -86,6 +86,12 @@ def judged(nerd: Nerd, recipe: Recipe, model: fx.Model, steps: int, rollouts: in
     return evaluate_passive(there, solver, recipe.ranges, substeps=recipe.substeps, steps=steps, rollouts=rollouts)
 
 
+def alone(nerd: Nerd) -> Nerd:
+    """The solver without its network: the base step alone."""
+    silent = eqx.tree_at(lambda n: (n.head2, n.norms.y_mean), nerd.network, replace_fn=jnp.zeros_like)
+    return dataclasses.replace(nerd, network=silent)
+
+
 def made_of(nerd: Nerd) -> str:
     """What a solver was made of."""
     count, minutes = nerd.card["data"]["total_transitions"], nerd.card["minutes of training"]
@@ -138,6 +144,9 @@ def pendulum(options: argparse.Namespace) -> Result:
         checks.append(at_most(f"pendulum on plane {name}, 100 steps: mean error of the joints", error, 0.05, "rad"))
         if name == 1:
             growth(result, nerd.dt).savefig(options.out / "pendulum.png", dpi=150)
+        if not options.quick:
+            base = judged(alone(nerd), recipe, model, 100, 2048)
+            rows += lines(f"pendulum, plane {name}, base step alone", base, (100,))
     return Result(rows, checks, [f"pendulum: {made_of(nerd)}."])
 
 
@@ -153,7 +162,10 @@ def ant(options: argparse.Namespace) -> Result:
         at_most("ant, 100 steps: mean error of the base's rotation", row["rotation mean, rad"], 0.1, "rad"),
         at_most("ant, 100 steps: mean error of the joints", row["hinges mean, rad"], 0.08, "rad"),
     ]
-    return Result(lines("ant", result, (100, 500, 1000)), checks, [f"ant: {made_of(nerd)}."])
+    rows = lines("ant", result, (100, 500, 1000))
+    if not options.quick:
+        rows += lines("ant, base step alone", recipe.evaluate(alone(nerd), steps=1000), (100, 500, 1000))
+    return Result(rows, checks, [f"ant: {made_of(nerd)}."])
 
 
 def ablation(options: argparse.Namespace) -> Result:
