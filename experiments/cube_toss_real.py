@@ -26,7 +26,20 @@ import jax
 import numpy as np
 from _data import recording
 from _form import Result, at_most, run
-from _tosses import FILE, HALF, START, Tosses, analytic, errors, identify, predict, read, symmetric, with_parameters
+from _tosses import (
+    FILE,
+    HALF,
+    START,
+    SUBSTEPS,
+    Tosses,
+    analytic,
+    errors,
+    identify,
+    predict,
+    read,
+    symmetric,
+    with_parameters,
+)
 from matplotlib.figure import Figure
 from rich.console import Console
 
@@ -71,8 +84,10 @@ def scratch(nerd: Nerd, logs: list[fx.Trajectory], how: Finetuning) -> Nerd:
 
 
 def based(nerd: Nerd, values: dict[str, float]) -> Nerd:
-    """The solver with given parameters in its base step, which its card keeps."""
-    return dataclasses.replace(nerd, model=with_parameters(nerd.model, values), card={**nerd.card, "parameters": values})
+    """The solver with given parameters in its base step, which its card keeps. A compliance gives way by cfm times the impulse
+    of a step, so that of one long step is less than that of its substeps."""
+    longer = {**values, "log10 cfm": values["log10 cfm"] - np.log10(SUBSTEPS)}
+    return dataclasses.replace(nerd, model=with_parameters(nerd.model, longer), card={**nerd.card, "parameters": values})
 
 
 def draw(test: Tosses, scores: Scores) -> Figure:

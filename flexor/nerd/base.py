@@ -42,22 +42,42 @@ def free_step(
 
 
 def coarse_step(
-    model: Model, scene: Any, free_q: Float[Array, " nq"], free: Float[Array, " nv"], dt: float
+    model: Model,
+    scene: Any,
+    free_q: Float[Array, " nq"],
+    free: Float[Array, " nv"],
+    distance: Float[Array, " ncon"],
+    dt: float,
 ) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
-    """The state after a free step with contacts, stops and dry friction resolved over it as a whole (`NCP`): their distances are
-    those before the step, inertia and directions those half-way through it, where they act on the average."""
+    """The state after a free step with contacts, stops and dry friction resolved over it as a whole (`NCP`).
+
+    `distance` is that after the free step: what touches is what would overlap then, so that before it is taken as
+    d' - dt n v. Inertia, directions and velocities v are those of the instant at which the strongest contact acts.
+    """
     q, qd, contact, h = scene.q, scene.qd, NCP(), jnp.asarray(dt, free.dtype)
-    kin = forward_kinematics(model, integrate(model, q, h * (qd + free) / 4))
+    share = acting(scene.distance, distance, h, jnp.linalg.norm(model.gravity))
+    kin = forward_kinematics(model, integrate(model, q, share * h * (qd + share / 2 * (free - qd))))
     found = detect(model, kin)
-    new = (
-        *moved_points(model, q, kin, scene),
-        scene.normal,
-        scene.distance,
-    )  # of the scene's ground, not of the model's own
+    _, point = moved_points(model, q, kin, scene)
+    velocity = relative_velocity(model, kin, free, (point, point))
+    before = distance - h * jnp.sum(scene.normal * velocity, axis=1)
+    new = (point, point, scene.normal, before)  # of the scene's ground, not of the model's own
     found = eqx.tree_at(lambda c: (c.point_a, c.point_b, c.normal, c.distance), found, new)
     memory = contact.init(model, found)
     u, displacement, _ = contact.resolve(model, kin, found, q, qd, free, crba(model, kin), h, memory)
     return integrate(model, free_q, displacement - h * free), u
+
+
+def acting(now: Float[Array, " ncon"], later: Float[Array, " ncon"], dt: Array, gravity: Array) -> Float[Array, ""]:
+    """The share of the step after which contact acts: that at which it is met, where it is met at speed c, and half of the rest
+    where it lasts; the mean of both by their impulses, c and g dt. Of several contacts the fastest count most, by c^4."""
+    closing = jnp.maximum(now - later, 0.0) / dt
+    met = jnp.clip(now / jnp.maximum(now - later, 1e-9), 0.0, 1.0)
+    fall = gravity * dt + 1e-9
+    share = (closing * met + fall * (1 + met) / 2) / (closing + fall)
+    weight = jnp.where(later < 0, (closing + fall) ** 4, 0.0)
+    total = jnp.sum(weight)
+    return jnp.where(total > 0, jnp.sum(weight * share) / jnp.where(total > 0, total, 1.0), 0.5)
 
 
 def stop_rooms(model: Model, q: Float[Array, " nq"]) -> Float[Array, "n_limited 2"]:
@@ -92,13 +112,21 @@ def moved_contacts(
 ) -> tuple[Float[Array, "ncon 3"], Float[Array, " ncon"]]:
     """Relative velocities and distances of the candidates `seen` at q (see `moved_points`) in a later state."""
     kin = forward_kinematics(model, new_q)
-    points, place, twist = moved_points(model, q, kin, seen), body_poses(model, kin)[0], body_velocities(model, kin, new_qd)
-    speed = [
+    points = moved_points(model, q, kin, seen)
+    away = (points[1] - seen.point_b) - (points[0] - seen.point_a)
+    return relative_velocity(model, kin, new_qd, points), seen.distance + jnp.sum(seen.normal * away, axis=1)
+
+
+def relative_velocity(
+    model: Model, kin: Kinematics, qd: Float[Array, " nv"], points: tuple[Array, Array]
+) -> Float[Array, "ncon 3"]:
+    """Velocity of the candidates' second bodies against their first, each at a point of its own."""
+    place, twist = body_poses(model, kin)[0], body_velocities(model, kin, qd)
+    a, b = (
         twist[body, 3:] + cross(twist[body, :3], point - place[body])
         for point, body in zip(points, _owners(model.topology)[1], strict=True)
-    ]
-    away = (points[1] - seen.point_b) - (points[0] - seen.point_a)
-    return speed[1] - speed[0], seen.distance + jnp.sum(seen.normal * away, axis=1)
+    )
+    return b - a
 
 
 def _owners(t: Topology) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:

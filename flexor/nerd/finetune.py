@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from flexor import simd
 from flexor.model.model import Control, Model
 from flexor.nerd.artefact import Nerd
 from flexor.nerd.frames import Frames
@@ -125,7 +126,9 @@ def _encoded(frames: Frames, model: Model, q: Any, qd: Any, u: Any) -> Windows:
         ahead = frames.foresee(model, scene)
         return frames.features(scene, ahead), frames.target(scene, ahead, new_q, new_qd), scene.torque
 
-    x, y, torque = jax.vmap(jax.vmap(one))(q[:, :-1], qd[:, :-1], u, q[:, 1:], qd[:, 1:])
+    n, t = u.shape[:2]
+    steps = (z.reshape(n * t, z.shape[-1]) for z in (q[:, :-1], qd[:, :-1], u, q[:, 1:], qd[:, 1:]))
+    x, y, torque = (z.reshape(n, t, z.shape[-1]) for z in simd.vmap(one)(*steps))
     return Windows(x, y, jnp.concatenate([q, qd, jnp.pad(torque, ((0, 0), (0, 1), (0, 0)))], axis=-1))
 
 

@@ -197,7 +197,7 @@ class Frames:
         velocity, distance = moved_contacts(model, q, new_q, free, scene)
         after = velocity
         if self.base == "coarse":
-            new_q, new_qd = coarse_step(model, scene, new_q, free, self.dt)
+            new_q, new_qd = coarse_step(model, scene, new_q, free, distance, self.dt)
             after, _ = moved_contacts(model, q, new_q, new_qd, scene)
         rate = free[self.topology.v_start[self.topology.limited]]
         near = [jnp.minimum(scene.distance, distance), jnp.minimum(stop_rooms(model, q), room).ravel()]

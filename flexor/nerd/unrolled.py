@@ -27,7 +27,7 @@ def unrolled_errors(
 ) -> Float[Array, "T 2nv"]:
     """Errors e_k / sqrt(k) along one recording, from its first state and an empty window."""
     q, qd, torque = (z.astype(model.dtype) for z in (q, qd, torque))
-    scale = network.norms.x_std[[i for i, name in enumerate(frames.labels) if name.startswith("velocity ")]]
+    scale = network.norms.x_std[np.flatnonzero([name.startswith("velocity ") for name in frames.labels])]
 
     @simd.jit
     def see(q: Array, qd: Array, torque: Array) -> tuple[Scene, Ahead, Array]:
