@@ -171,12 +171,12 @@ def ant(options: argparse.Namespace) -> Result:
 def ablation(options: argparse.Namespace) -> Result:
     """The pendulum's network with parts of the method switched off, all trained alike."""
     recipe = Recipe.read("double_pendulum_contact")
-    few = 20_000 if options.quick else 500_000
+    few = 20_000 if options.quick else 300_000
     how = dataclasses.replace(
-        recipe.training, steps=4 if options.quick else 2500, batch=16 if options.quick else 128, every=500
+        recipe.training, steps=4 if options.quick else 1000, batch=16 if options.quick else 128, every=500
     )
     recipe = dataclasses.replace(recipe, transitions=few, training=how)
-    sizes = dataclasses.replace(recipe.sizes, layers=1, width=16) if options.quick else recipe.sizes
+    sizes = dataclasses.replace(recipe.sizes, layers=1 if options.quick else 2, width=16 if options.quick else 64)
     console, begun, rows = Console(stderr=True, highlight=False), time.perf_counter(), []
     with tempfile.TemporaryDirectory() as folder:
         data = recipe.sample(Path(folder) / "pendulum.h5")
@@ -200,15 +200,15 @@ def ablation(options: argparse.Namespace) -> Result:
         ),
     ]
     return Result(
-        rows, checks, [f"Ablation: {few / 1e6:g} million transitions, {how.steps} steps each; 100 steps, planes 1-6."]
+        rows, checks, [f"Ablation: {few / 1e6:g} million transitions, {how.steps} steps each; 100 steps, planes 1 and 6."]
     )
 
 
 def _judge(nerd: Nerd, recipe: Recipe, quick: bool) -> dict[str, str]:
-    """Mean errors over the planes with contact, there and with the scene moved."""
+    """Mean errors over two of the planes, there and with the scene moved."""
     found: list[list[np.ndarray]] = [[], []]
     for name, model in on_planes(nerd.model).items():
-        if name and not (quick and name > 1):
+        if name in ((1,) if quick else (1, 6)):
             for kept, where in zip(found, (model, moved(model)), strict=True):
                 result = judged(nerd, recipe, where, 100, 16 if quick else 256)
                 assert result.hinges is not None

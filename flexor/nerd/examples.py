@@ -103,6 +103,6 @@ def _encode(frames: Frames, model: Model, data: Data) -> tuple[Any, Any, Any]:
         return frames.features(scene, ahead), frames.target(scene, ahead, q, qd)
 
     shape, steps = data.shape, (data.scene, data.next_q, data.next_qd)
-    flat = jax.tree.map(lambda z: jnp.asarray(z).reshape(shape[0] * shape[1], *z.shape[2:]), steps)
+    flat = jax.tree.map(lambda z: jnp.asarray(z, model.dtype).reshape(shape[0] * shape[1], *z.shape[2:]), steps)
     x, y = (z.reshape(*shape, -1) for z in simd.vmap(one)(*flat))
     return x, y, jnp.concatenate([jnp.asarray(z) for z in (data.scene.q, data.scene.qd, data.scene.torque)], axis=-1)

@@ -127,7 +127,9 @@ def _encoded(frames: Frames, model: Model, q: Any, qd: Any, u: Any) -> Windows:
         return frames.features(scene, ahead), frames.target(scene, ahead, new_q, new_qd), scene.torque
 
     n, t = u.shape[:2]
-    steps = (z.reshape(n * t, z.shape[-1]) for z in (q[:, :-1], qd[:, :-1], u, q[:, 1:], qd[:, 1:]))
+    steps = (
+        jnp.asarray(z, model.dtype).reshape(n * t, z.shape[-1]) for z in (q[:, :-1], qd[:, :-1], u, q[:, 1:], qd[:, 1:])
+    )
     x, y, torque = (z.reshape(n, t, z.shape[-1]) for z in simd.vmap(one)(*steps))
     return Windows(x, y, jnp.concatenate([q, qd, jnp.pad(torque, ((0, 0), (0, 1), (0, 0)))], axis=-1))
 

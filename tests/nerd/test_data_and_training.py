@@ -15,6 +15,11 @@ QUICK = Training(steps=6, batch=8, window=6, every=2)
 ARRAYS = ("states", "next_states", "joint_acts", "root_body_q", "gravity_dir", "contact_normals", "contact_depths")
 
 
+def everything(sim):
+    """Nothing touches a pendulum: all of its dynamics is learned."""
+    return Frames(sim.model.topology, float(sim.dt), base="none")
+
+
 @pytest.fixture(scope="module", autouse=True)
 def small_chunks():
     original, data.CHUNK = data.CHUNK, 8
@@ -101,7 +106,7 @@ def test_bad_requests_and_files(sim, path, tmp_path):
 
 def test_training_is_reproducible_and_resumes_to_the_same_weights(sim, path, tmp_path):
     found = read(path, sim.model)
-    whole, history = train(sim.model, found, sizes=SMALL, options=QUICK)
+    whole, history = train(sim.model, found, sizes=SMALL, frames=everything(sim), options=QUICK)
 
     class Stop(Exception):
         pass
@@ -111,22 +116,29 @@ def test_training_is_reproducible_and_resumes_to_the_same_weights(sim, path, tmp
             raise Stop
 
     with pytest.raises(Stop):
-        train(sim.model, found, sizes=SMALL, options=QUICK, out=tmp_path, progress=stop)
-    resumed, again = train(sim.model, found, sizes=SMALL, options=QUICK, out=tmp_path)
+        train(sim.model, found, sizes=SMALL, frames=everything(sim), options=QUICK, out=tmp_path, progress=stop)
+    resumed, again = train(sim.model, found, sizes=SMALL, frames=everything(sim), options=QUICK, out=tmp_path)
     assert history == again
     for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(resumed), strict=True):
         assert np.array_equal(a, b)
     assert (tmp_path / "history.csv").read_text().count("\n") == 4
     with pytest.raises(ValueError, match="belongs to another training run"):
-        train(sim.model, found, sizes=SMALL, options=Training(steps=8, batch=8, window=6), out=tmp_path)
+        train(
+            sim.model, found, sizes=SMALL, frames=everything(sim), options=Training(steps=8, batch=8, window=6), out=tmp_path
+        )
     with pytest.raises(ValueError, match="windows of 20 steps do not fit into trajectories of 10"):
-        train(sim.model, found, sizes=SMALL)
+        train(sim.model, found, sizes=SMALL, frames=everything(sim))
+
+
+def test_a_robot_that_touches_nothing_has_nothing_to_teach_beyond_its_base_step(sim, path):
+    with pytest.raises(ValueError, match="nothing in the data set touches anything"):
+        train(sim.model, read(path, sim.model), sizes=SMALL, options=QUICK)
 
 
 def test_passive_motion_is_judged_against_the_truth(sim, path):
     found = read(path, sim.model)
-    network, _ = train(sim.model, found, sizes=SMALL, options=QUICK)
-    nerd = Nerd(sim.model, network, Frames(sim.model.topology, 1 / 60))
+    network, _ = train(sim.model, found, sizes=SMALL, frames=everything(sim), options=QUICK)
+    nerd = Nerd(sim.model, network, everything(sim))
     result = evaluate_passive(nerd, sim.solver, Ranges(control=0.0), substeps=2, steps=8, rollouts=4)
     rows = result.rows((4, 8, 100))
     assert [r["steps"] for r in rows] == [4, 8]

@@ -31,7 +31,7 @@ def logs(sim):
 
 @pytest.fixture(scope="module")
 def nerd(sim, logs):
-    frames = Frames(sim.model.topology, 0.05)
+    frames = Frames(sim.model.topology, 0.05, base="none")
     empty = Nerd(sim.model, None, frames)
     data = windows(empty, logs, 6)
     norms = norms_of(data.x, data.y)
@@ -82,9 +82,11 @@ def test_sentences(nerd, logs):
 def test_rollouts_in_the_loss_of_training(sim, nerd, tmp_path):
     data = read(sample(sim, fx.nerd.Ranges(control=0.0), 512 * 8, tmp_path / "p.h5", length=8), sim.model)
     how = Training(steps=4, batch=8, window=6, every=2, rollout=4)
-    network, history = train(sim.model, data, sizes=nerd.network.sizes, options=how)
+    network, history = train(sim.model, data, sizes=nerd.network.sizes, frames=nerd.frames, options=how)
     assert np.isfinite(history[-1]["held_out"])
-    plain, _ = train(sim.model, data, sizes=nerd.network.sizes, options=dataclasses.replace(how, rollout=0))
+    plain, _ = train(
+        sim.model, data, sizes=nerd.network.sizes, frames=nerd.frames, options=dataclasses.replace(how, rollout=0)
+    )
     assert not np.array_equal(network.embed, plain.embed)
     with pytest.raises(ValueError, match="must be shorter than a window"):
-        train(sim.model, data, sizes=nerd.network.sizes, options=dataclasses.replace(how, rollout=6))
+        train(sim.model, data, sizes=nerd.network.sizes, frames=nerd.frames, options=dataclasses.replace(how, rollout=6))

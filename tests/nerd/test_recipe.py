@@ -23,6 +23,7 @@ TOML = """
 robot = "pendulum"
 dt = 0.05
 contact = "none"
+base = "none"
 transitions = 400
 length = 10
 [ranges]
