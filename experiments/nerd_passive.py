@@ -165,7 +165,7 @@ def ant(options: argparse.Namespace) -> Result:
     ]
     rows = lines("ant", result, (100, 500, 1000))
     if not options.quick:
-        rows += lines("ant, base step alone", recipe.evaluate(alone(nerd), steps=1000), (100, 500, 1000))
+        rows += lines("ant, base step alone", recipe.evaluate(alone(nerd), steps=100), (100,))
     return Result(rows, checks, [f"ant: {made_of(nerd)}."])
 
 
