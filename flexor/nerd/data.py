@@ -94,7 +94,7 @@ def _head(sim: Simulator, ranges: Ranges, length: int, substeps: int, seed: int)
     return {
         "robot": sim.model.topology.name,
         "model": model_hash(sim.model),
-        "solver": repr(type(sim.solver).__name__),
+        "solver": repr(sim.solver),
         "ranges": json.dumps(dataclasses.asdict(ranges), sort_keys=True, default=dict),
         "dt": float(sim.dt),
         "length": length,

@@ -51,7 +51,10 @@ class Examples:
         sums = np.cumsum(np.pad(asked, ((0, 0), (1, 0))), axis=1)
         counts = sums[:, length:] - sums[:, :-length]
         if not counts.any():
-            raise ValueError("nothing in the data set touches anything: there is nothing to learn beyond the free step.")
+            raise ValueError(
+                "nothing in the data set touches anything, so there is nothing to learn beyond the base step: sample ranges in "
+                'which something does, or learn all of the dynamics (base = "none").'
+            )
         before = np.concatenate([[0.0], np.cumsum(counts)])
         last = np.full(counts.shape[1], before[-1])
         return np.concatenate([before[:-1], last]).reshape(-1, counts.shape[1])

@@ -76,9 +76,9 @@ class Ahead(NamedTuple):
 class Frames:
     """The layout of inputs and targets for one robot and steps of `dt`; candidates and stops beyond `reach` are not seen.
 
-    `base` chooses the base step, whose flight takes `substeps`; those of the true physics make it exact. Switched off for
-    ablations: `centric` (root frames; else the world's), `contacts` (contact inputs), `relative` (changes are predicted; else
-    the next state itself, for robots of hinges and slides).
+    `base` chooses the base step, whose flight takes `substeps`; those of the true physics make it exact, where joint torques are
+    constant over a step (motors, not servos). Switched off for ablations: `centric` (root frames; else the world's), `contacts`
+    (contact inputs), `relative` (changes are predicted; else the next state itself, for robots of hinges and slides).
     """
 
     topology: Topology
