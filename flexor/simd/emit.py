@@ -230,7 +230,7 @@ class _Emitter:
         return self.add(f"trunc i8 {value} to i1") if p.dtype[n] == BOOL else value
 
     def demand(self, wanted: list[int], region: int) -> None:
-        """Emits nodes of a region, depth first."""
+        """Emits nodes of a region, depth first, of the operands the heaviest first."""
         p, name = self.p, self.name
         stack = list(reversed(wanted))
         while stack:
@@ -245,7 +245,7 @@ class _Emitter:
                 raise AssertionError("a carried value is used before its loop")
             missing = [a for a in args if a not in name and p.region[a] == region and p.op[a] != "const"]
             if missing:
-                stack.extend(reversed(missing))
+                stack.extend(sorted(missing, key=self.plan.weights.__getitem__, reverse=True)[::-1])
                 continue
             stack.pop()
             name[n] = self.instruction(n)

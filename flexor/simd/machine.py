@@ -16,9 +16,14 @@ _loaded: list[Any] = []
 
 @cache
 def llvm() -> Any:
-    """llvmlite's binding, ready for this processor; ImportError where there is none."""
+    """llvmlite's binding, ready for this processor; ImportError where there is none.
+
+    LLVM's own scheduling of instructions is switched off (in the whole process: it knows no other way): kernels come in a
+    good order already, would wait twice as long for it, and spill more registers after it.
+    """
     import llvmlite.binding as binding
 
+    binding.set_option("", "-enable-misched=0")
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     return binding

@@ -1,20 +1,26 @@
 """Which nodes and effects are needed, which products are fused into sums, and what each region takes from outside.
 
-The order of nodes within a region is left to `emit.py`, which goes depth-first from each effect, so that a value is made
-shortly before it is used.
+Within a region `emit.py` goes depth-first from each effect, so that a value is made shortly before it is used, and of a node's
+operands to the one first that rests on most (`weights`): what it leaves behind for the others is then small. In forward
+dynamics this takes the bias force of a link together with its inertia, instead of all inertias before all forces, and less
+than half as many values wait at a time.
 """
 
 from typing import Any, NamedTuple
 
 from flexor.simd.program import BLOCK, Buffer, Hold, Loop, Program, Store
 
+SAMPLE = 4096  # nodes by which weights are counted
+
 
 class Schedule(NamedTuple):
-    """Live effects by identity, and for every region the nodes from outside that it uses."""
+    """Live effects by identity, for every region the nodes from outside that it uses, how often each node is used, and how
+    much it rests on."""
 
     effects: set[int]
     needs: dict[int, dict[int, None]]
     uses: list[int]
+    weights: list[int]
 
 
 def schedule(p: Program, outputs: list[Buffer]) -> Schedule:
@@ -37,7 +43,33 @@ def schedule(p: Program, outputs: list[Buffer]) -> Schedule:
             while p.regions[inner].depth > p.regions[p.region[a]].depth:
                 needs[inner][a] = None
                 inner = p.regions[inner].parent
-    return Schedule(set(effects), needs, uses)
+    return Schedule(set(effects), needs, uses, weights(p, nodes))
+
+
+def weights(p: Program, nodes: list[int]) -> list[int]:
+    """For every node how many others it rests on, directly or not, counted among every so manyeth of them: what rests on all
+    that another does, and on more, never weighs less."""
+    marked = {n: 1 << k for k, n in enumerate(nodes[:: len(nodes) // SAMPLE + 1])}
+    below: dict[int, int] = {}
+    for first in nodes:
+        work = [first]
+        while work:
+            n = work[-1]
+            op, args = p.op[n], p.args[n]
+            args = () if op in ("phi", "after", "const", "load") else args
+            missing = [a for a in args if a not in below]
+            if missing:
+                work.extend(missing)
+                continue
+            work.pop()
+            rests = marked.get(n, 0)
+            for a in args:
+                rests |= below[a]
+            below[n] = rests
+    found = [0] * len(p.op)
+    for n, rests in below.items():
+        found[n] = rests.bit_count()
+    return found
 
 
 def _walk(effects: list[Any], region: int, place: dict[int, int], writers: dict[int, list[Store]]) -> None:
