@@ -60,53 +60,42 @@ def compile_kernel(jaxpr: Any, signature: Signature) -> Kernel:
 
 
 def _compile(jaxpr: Any, signature: Signature, started: float) -> Kernel:
-    lanes = 1 if signature.single else _lanes(jaxpr)
-    key = hashlib.sha256(
-        f"{fingerprint(jaxpr)}|{signature}|{lanes}|{machine.identity()}|{cache.compiler()}".encode()
-    ).hexdigest()
+    key = hashlib.sha256(f"{fingerprint(jaxpr)}|{signature}|{machine.identity()}|{cache.compiler()}".encode()).hexdigest()
     if key in _kernels:
         return _kernels[key]
     target = f"flexor_simd_{key[:40]}"
     found = cache.read(key)
     if found is None:
-        text, operations, seconds = _translate(jaxpr, signature, lanes, target)
+        text, about = _translate(jaxpr, signature, target)
         before = time.perf_counter()
         code = machine.compile_object(text)
-        seconds["code"] = time.perf_counter() - before
-        cache.write(key, code, {"operations": operations, "seconds": seconds})
+        about["seconds"]["code"] = time.perf_counter() - before
+        cache.write(key, code, about)
     else:
         code, about = found
-        operations, seconds = about["operations"], about["seconds"]
     with _registering:
         if target not in _registered:
             jax.ffi.register_ffi_target(target, machine.capsule(machine.load(code, target)), platform="cpu")
             _registered.add(target)
-    total = time.perf_counter() - started
-    kernel = Kernel(target, lanes, operations, len(code), {**seconds, "total": total}, found is not None)
+    seconds = {**about["seconds"], "total": time.perf_counter() - started}
+    kernel = Kernel(target, about["lanes"], about["operations"], len(code), seconds, found is not None)
     return _kernels.setdefault(key, kernel)
 
 
-def _lanes(jaxpr: Any) -> int:
-    """A vector full of the widest floating type in use."""
-    return machine.lanes_for(F64 if _has_double(jaxpr) else F32)
+def _lanes(p: Program, plan: Schedule) -> int:
+    """A vector full of the widest floating type that lanes compute with. A jaxpr may hold wider ones without any use: constants
+    that are converted, or what JAX makes of Python's numbers."""
+    wide = any(uses and p.dtype[n] == F64 and not p.uniform[n] for n, uses in enumerate(plan.uses))
+    return machine.lanes_for(F64 if wide else F32)
 
 
-def _has_double(jaxpr: Any) -> bool:
-    inner = getattr(jaxpr, "jaxpr", jaxpr)
-    variables = [*inner.invars, *inner.outvars, *inner.constvars]
-    variables += [v for eqn in inner.eqns for v in eqn.outvars]
-    if any(getattr(v.aval, "dtype", None) == F64 for v in variables):
-        return True
-    return any(_has_double(x) for eqn in inner.eqns for v in eqn.params.values()
-               for x in (v if isinstance(v, tuple) else (v,)) if hasattr(x, "eqns") or hasattr(x, "jaxpr"))  # fmt: skip
-
-
-def _translate(jaxpr: Any, signature: Signature, lanes: int, target: str) -> tuple[str, dict[str, int], dict[str, float]]:
-    """LLVM IR of kernel and handler, operations by kind, and seconds by stage."""
+def _translate(jaxpr: Any, signature: Signature, target: str) -> tuple[str, dict[str, Any]]:
+    """LLVM IR of kernel and handler; and lanes, operations by kind, seconds by stage."""
     times = [time.perf_counter()]
     p, inputs, outputs = build(jaxpr, signature)
     times.append(time.perf_counter())
     plan = schedule(p, [o.buffer for o in outputs])
+    lanes = 1 if signature.single else _lanes(p, plan)
     kernel = emit(p, plan, lanes, inputs, outputs)
     arguments = [*inputs, *outputs]
     sizes = sorted({width(a.buffer.dtype) for a in arguments if not a.buffer.uniform})
@@ -119,7 +108,7 @@ def _translate(jaxpr: Any, signature: Signature, lanes: int, target: str) -> tup
     )
     times.append(time.perf_counter())
     seconds = {"program": times[1] - times[0], "ir": times[2] - times[1]}
-    return "\n".join(parts), count(p, plan), seconds
+    return "\n".join(parts), {"lanes": lanes, "operations": count(p, plan), "seconds": seconds}
 
 
 def _counted(signature: Signature) -> tuple[str, int]:
