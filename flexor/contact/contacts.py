@@ -1,11 +1,15 @@
 """`Contacts`: the fixed-size list of places where two bodies touch or may touch, and its Jacobian."""
 
+from functools import partial
+from typing import Any
+
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flexor.dynamics import Kinematics, body_poses
+from flexor.dynamics import Kinematics, body_poses, body_velocities
 from flexor.model.model import Model, Pairs
 from flexor.spatial import cross, rotate
 from flexor.taps import Handler, listening, tap
@@ -78,15 +82,42 @@ def contact_jacobian(
 
     Of all candidates, or of the given rows.
     """
-    dofs, of_body = model.topology.dofs, model.topology.nodes.of_body
+    parts = (senses(model, contacts), contacts.point, contacts.normal)
+    return jax.vmap(partial(jacobian_of_one, model, kin))(*(x if rows is None else x[rows] for x in parts))
+
+
+def senses(model: Model, contacts: Contacts) -> Int[Array, "ncon nv"]:
+    """Whether a degree of freedom moves body b of a candidate (1), body a (-1), or both or none (0)."""
     bodies = np.array(contacts.bodies, dtype=int).reshape(-1, 2)
-    moves = dofs.moves[of_body[bodies]].astype(int)
-    sense = jnp.asarray(moves[:, 1] - moves[:, 0])[..., None]
-    point, normal = contacts.point, contacts.normal
-    if rows is not None:
-        sense, point, normal = sense[rows], point[rows], normal[rows]
-    arm = point[:, None] - kin.origin[dofs.node]
-    columns = kin.S[:, 3:] + cross(jnp.broadcast_to(kin.S[:, :3], arm.shape), arm)
-    frame = jnp.stack([normal, *tangents(normal)], axis=1)
-    columns = jnp.where(sense == 0, 0.0, sense * columns)
-    return jnp.sum(frame[:, :, None] * columns[:, None], axis=-1)
+    moves = model.topology.dofs.moves[model.topology.nodes.of_body[bodies]].astype(int)
+    return jnp.asarray(moves[:, 1] - moves[:, 0])
+
+
+def jacobian_of_one(
+    model: Model, kin: Kinematics, sense: Int[Array, " nv"], point: Float[Array, "3"], normal: Float[Array, "3"]
+) -> Float[Array, "3 nv"]:
+    """The rows of one candidate."""
+    arm = point - kin.origin[model.topology.dofs.node]
+    columns = kin.S[:, 3:] + cross(kin.S[:, :3], arm)
+    frame = jnp.stack([normal, *tangents(normal)])
+    columns = jnp.where(sense[:, None] == 0, 0.0, sense[:, None] * columns)
+    return jnp.sum(frame[:, None] * columns, axis=-1)
+
+
+def relative_velocity(
+    model: Model, kin: Kinematics, qd: Float[Array, " nv"], bodies: Any, points: tuple[Array, Array]
+) -> Float[Array, "n 3"]:
+    """Velocities of the second of two bodies against the first, (n, 2) of them, each at a point of its own, world axes."""
+    place, twist = body_poses(model, kin)[0], body_velocities(model, kin, qd)
+    a, b = (
+        twist[body, 3:] + cross(twist[body, :3], point - place[body])
+        for body, point in zip(np.asarray(bodies, int).reshape(-1, 2).T, points, strict=True)
+    )
+    return b - a
+
+
+def contact_velocity(model: Model, kin: Kinematics, contacts: Contacts, qd: Float[Array, " nv"]) -> Float[Array, "ncon 3"]:
+    """What `contact_jacobian` times qd is, at a fraction of its cost."""
+    v = relative_velocity(model, kin, qd, contacts.bodies, (contacts.point, contacts.point))
+    frame = jnp.stack([contacts.normal, *tangents(contacts.normal)], axis=1)
+    return jnp.sum(frame * v[:, None], axis=-1)

@@ -332,10 +332,13 @@ def _newton(p: Problem, scales: _Scales, now: tuple[Array, Array, Array]) -> tup
     x, y, before = now
     dx, dy = _newton_step(p, scales, x, y)
 
+    def shortened(length: Array, item: tuple[Array, Array, Array]) -> tuple[Array, Array]:
+        x, dx, friction = item
+        xn = jnp.maximum(x[0] + length * dx[0], 0.0)
+        return length, jnp.concatenate([xn[None], _into_disc(x[1:] + length * dx[1:], friction * xn)])
+
     def point(length: Array) -> tuple[Array, Array, Array]:
-        xn = jnp.maximum(x[:, 0] + length * dx[:, 0], 0.0)
-        xt = _into_disc(x[:, 1:] + length * dx[:, 1:], p.friction * xn)
-        to = jnp.concatenate([xn[:, None], xt], axis=1)
+        _, to = visit(p.active, shortened, lambda c, item: (c, item[0]), length, (x, dx, p.friction))
         to_row = jnp.clip(y + length * dy, p.low, p.high)
         return to, to_row, residual(p, scales, to, to_row)
 
@@ -349,49 +352,98 @@ def _newton(p: Problem, scales: _Scales, now: tuple[Array, Array, Array]) -> tup
     return best
 
 
+class _Slope(NamedTuple):
+    """How a contact's impulse answers to its velocity in its mode, dx = -(z + K dv), with tangents turned to where its friction
+    aims (a) and across (c):
+
+        K = [[normal, 0, 0], [cone normal, along, 0], [0, 0, across]]
+    """
+
+    aim: Array
+    normal: Array
+    cone: Array
+    along: Array
+    across: Array
+    z: Array
+
+
+def _turned(aim: Array, v: Array) -> Array:
+    """Rows 0, 1, 2 along the normal and the two tangents as rows along normal, aim and across it."""
+    return jnp.stack([v[0], aim[0] * v[1] + aim[1] * v[2], aim[0] * v[2] - aim[1] * v[1]])
+
+
+def _slope(block: _Block, A: Array, u: Array, x: Array) -> _Slope:
+    """The laws of `contact_law` in the mode that the impulse is in, solved for dx: E dx + Rv dv + R = 0, E = Rx + c Rv.
+
+    Open: dx = -x. Sticking: dx = -(v + dv) / c. Sliding with s = mu x_n / |a|, a = x_t - rate v_t: the impulse goes on along a to
+    the cone's edge, and turns across it with the slope rate s / (1 - s (1 - c rate)).
+    """
+    c = jnp.maximum(block.cfm, SOFT * A[0, 0])
+    v = matvec(block.J, u) + block.cfm * x
+    normal, aim = x[0] - (v[0] - block.wanted) / A[0, 0], x[1:] - block.rate * v[1:]
+    edge, square = block.friction * x[0], dot(aim, aim)
+    closed, sliding = normal > 0, square >= edge * edge
+    length = jnp.sqrt(square + jnp.finfo(x.dtype).tiny)
+    aim = aim / length
+    share = edge / length
+    turn = 1 / (1 - jnp.where(sliding, share * (1 - c * block.rate), 0.0))
+    stiff = jnp.where(closed, 1 / c, 0.0)
+    vt, xt = _turned(aim, v), _turned(aim, x)
+    z_n = jnp.where(closed, (v[0] - block.wanted) * stiff, x[0])
+    slide_a, slide_c = xt[1] - edge + block.friction * z_n, xt[2] * turn
+    z = jnp.stack([z_n, *(jnp.where(closed, jnp.where(sliding, slide, stick * stiff), at_rest)
+                          for slide, stick, at_rest in ((slide_a, vt[1], xt[1]), (slide_c, vt[2], xt[2])))])  # fmt: skip
+    across = jnp.where(closed & sliding, block.rate * share * turn, stiff)
+    cone, along = jnp.where(sliding, block.friction, 0.0), jnp.where(sliding, 0.0, stiff)
+    return _Slope(aim, stiff, cone, along, across, z)
+
+
 def _newton_step(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[Array, Array]:
     """Newton step for the laws in the modes that the impulses are in now.
 
-    With dx = -E^-1 (R + Rv J du), E = Rx + cfm Rv, and M du = J^T dx, the step solves
-    (M + sum J^T E^-1 Rv J) du = -sum J^T E^-1 R.
+    With dx = -(z + K J du) and M du = J^T dx, the step solves (M + sum J^T K J) du = -sum J^T z.
     """
     u = velocity(p, x, y)
 
-    def contact(carry: tuple[Array, Array], item: tuple[Array, _Block, Array]) -> tuple[Any, Any]:
+    def contact(carry: tuple[Array, Array], item: tuple[Array, _Block, Array]) -> tuple[Any, _Slope]:
         x, block, A = item
-        v = matvec(block.J, u) + block.cfm * x
-        R, Rv, Rx = _linearised(contact_law, _mode(u, x, block, A), v, x, block)
-        E_inv = _inverse3(Rx + jnp.maximum(block.cfm, SOFT * A[0, 0]) * Rv)
-        KJ, z = matmul(matmul(E_inv, Rv), block.J), matvec(E_inv, R)
+        k = _slope(block, A, u, x)
+        n, a, c = _turned(k.aim, block.J)
         H, b = carry
-        H = H + jnp.sum(block.J[:, :, None] * KJ[:, None, :], axis=0)
-        return (H, b - jnp.sum(block.J * z[:, None], axis=0)), (KJ, z)
+        for left, right in ((n + k.cone * a, k.normal * n), (a, k.along * a), (c, k.across * c)):
+            H = H + left[:, None] * right
+        return (H, b - (n * k.z[0] + a * k.z[1] + c * k.z[2])), k
 
     def limit(carry: tuple[Array, Array], item: tuple[Array, _Row, Array]) -> tuple[Any, Any]:
         y, row, a = item
         R, Rv, Rx = _linearised(row_law, _mode_row(u, y, row, a), dot(row.J, u) + row.cfm * y, y, row)
         E = Rx + jnp.maximum(row.cfm, SOFT * a) * Rv
         H, b = carry
-        KJ, z = Rv / E * row.J, R / E
-        return (H + row.J[:, None] * KJ, b - row.J * z), (KJ, z)
+        K, z = Rv / E, R / E
+        return (H + row.J[:, None] * (K * row.J), b - row.J * z), (K, z)
 
     zero, zeros = jnp.zeros((), x.dtype), jnp.zeros_like(p.free)
     blocks = (x, _blocks(p, scales.rate), scales.A)
-    none = (jnp.zeros((3, len(zeros)), x.dtype), jnp.zeros(3, x.dtype))
-    system, (KJ, z) = visit(p.active, contact, lambda c, _: (c, none), (p.M, zeros), blocks)
-    system, (KJ_row, z_row) = visit(
-        p.active_row, limit, lambda c, _: (c, (zeros, zero)), system, (y, _rows(p), scales.a_row)
+    idle = _Slope(jnp.zeros(2, x.dtype), zero, zero, zero, zero, jnp.zeros(3, x.dtype))
+    system, slopes = visit(p.active, contact, lambda c, _: (c, idle), (p.M, zeros), blocks)
+    system, row_slopes = visit(
+        p.active_row, limit, lambda c, _: (c, (zero, zero)), system, (y, _rows(p), scales.a_row)
     )
     du = _substitute(_eliminate(system[0]), system[1])
 
-    def response(_: None, item: tuple[Array, Array]) -> tuple[None, Array]:
-        return None, -item[1] - matvec(item[0], du)
+    def response(_: None, item: tuple[Array, _Slope]) -> tuple[None, Array]:
+        J, k = item
+        dn, da, dc = _turned(k.aim, matvec(J, du))
+        pushed = k.normal * dn
+        along, across = k.z[1] + k.along * da + k.cone * pushed, k.z[2] + k.across * dc
+        return None, -jnp.stack([k.z[0] + pushed, k.aim[0] * along - k.aim[1] * across, k.aim[1] * along + k.aim[0] * across])
 
-    def response_row(_: None, item: tuple[Array, Array]) -> tuple[None, Array]:
-        return None, -item[1] - dot(item[0], du)
+    def response_row(_: None, item: tuple[Array, tuple[Array, Array]]) -> tuple[None, Array]:
+        J, (K, z) = item
+        return None, -z - K * dot(J, du)
 
-    _, dx = visit(p.active, response, lambda _, item: (None, none[1]), None, (KJ, z))
-    _, dy = visit(p.active_row, response_row, lambda _, item: (None, zero), None, (KJ_row, z_row))
+    _, dx = visit(p.active, response, lambda _, item: (None, idle.z), None, (p.J, slopes))
+    _, dy = visit(p.active_row, response_row, lambda _, item: (None, zero), None, (p.J_row, row_slopes))
     return dx, dy
 
 

@@ -20,7 +20,7 @@ hybrid system (the jump of the velocity *and* the shift of the impact), not thos
 **Derivatives** are those of the solution, by implicit differentiation (`implicit.py`), whatever the number of sweeps.
 """
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import equinox as eqx
 import jax
@@ -28,7 +28,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flexor.contact.contacts import Contacts, contact_jacobian, tapped
+from flexor.contact.contacts import Contacts, contact_velocity, jacobian_of_one, senses, tapped
 from flexor.contact.implicit import Problem, solve_implicitly, visit
 from flexor.dynamics import Kinematics
 from flexor.model.model import Model, Pairs
@@ -87,33 +87,54 @@ class NCP(eqx.Module):
         chol = factor_inertia(M)
         contacts, depth = tapped(model, kin, contacts, tap)
         near = _nearest(depth, self.most)
-        J = contact_jacobian(model, kin, contacts, near)
-        before = _near(tap("contact.relative_velocity", _spread(matvec(J, qd), near, depth)), near)
-        c: Pairs = jax.tree.map(lambda p: _near(p, near), contacts.pairs)
-        free_normal = matvec(J[:, 0], free)
-        hit, wanted = impact(_near(-depth, near), before[:, 0], free_normal, dt, c.restitution, c.baumgarte, self.push_out)
-        rows, distance, low, high, cfm, baumgarte = _joint_rows(model, q, dt)
-        hit_row, wanted_row = impact(distance, matvec(rows, qd), matvec(rows, free), dt, 0.0, baumgarte, self.push_out)
+        before = _near(tap("contact.relative_velocity", contact_velocity(model, kin, contacts, qd)), near)
+        free_normal = _near(contact_velocity(model, kin, contacts, free)[:, 0], near)
+        distance = _near(-depth, near)
+        rows, gap, low, high, cfm, baumgarte = _joint_rows(model, q, dt)
+        hit_row, wanted_row = impact(gap, matvec(rows, qd), matvec(rows, free), dt, 0.0, baumgarte, self.push_out)
         wanted_row = jnp.where(jnp.isinf(high), wanted_row, 0.0)  # dry friction wants no velocity at all
         keep = 1.0 if self.warm_start else 0.0
         start = (keep * _near(memory.contact, near), keep * memory.joint)
-        active = _reachable(_near(-depth, near), free_normal, dt) | (start[0][:, 0] > 0)
-        active_row = jnp.isfinite(high) | _reachable(distance, matvec(rows, free), dt) | (start[1] > 0)
-        Y = visit(active, lambda _, j: (None, solve_inertia(chol, j.T)), lambda _, j: (None, jnp.zeros_like(j.T)), None, J)[
-            1
-        ]
+        active = _reachable(distance, free_normal, dt) | (start[0][:, 0] > 0)
+        active_row = jnp.isfinite(high) | _reachable(gap, matvec(rows, free), dt) | (start[1] > 0)
+        c: Pairs = jax.tree.map(lambda p: _near(p, near), contacts.pairs)
+
+        def touch(_: None, item: tuple[Any, ...]) -> tuple[None, tuple[Array, ...]]:
+            place, speeds = item
+            J = jacobian_of_one(model, kin, *place)
+            return None, (J, solve_inertia(chol, J.T), *impact(*speeds[:3], dt, *speeds[3:], self.push_out))
+
+        def apart(_: None, item: tuple[Any, ...]) -> tuple[None, tuple[Array, ...]]:
+            J, zero = jnp.zeros((3, len(qd)), qd.dtype), jnp.zeros((), qd.dtype)
+            return None, (J, J.T, zero, zero)
+
+        places = tuple(_near(z, near) for z in (senses(model, contacts), contacts.point, contacts.normal))
+        speeds = (distance, before[:, 0], free_normal, c.restitution, c.baumgarte)
+        _, (J, Y, hit, wanted) = visit(active, touch, apart, None, (places, speeds))
         problem = Problem(
             free, M, J, Y, wanted, c.cfm, _near(contacts.friction, near),
             rows, _row_response(model, chol, active_row), wanted_row, cfm, low, high, active, active_row,
         )  # fmt: skip
         x, y, residual, count = solve_implicitly(self.iterations, self.tolerance, problem, start)
         full, extra = _tapped(model, _spread(x, near, depth), y, dt, tap)
-        push = matvec(problem.Y, _near(full, near))
-        push_row = problem.Y_row * y[:, None]
-        u = free + push.sum(0) + push_row.sum(0)
+        u, late = _pushed(problem, _near(full, near), y, hit, hit_row)
         u = u if extra is None else u + solve_inertia(chol, extra)
         left_out = jnp.maximum(jnp.sum(depth > 0) - self.most, 0)
-        return u, dt * u - hit @ push - hit_row @ push_row, Impulses(full, y, residual, count, left_out)
+        return u, dt * u - late, Impulses(full, y, residual, count, left_out)
+
+
+def _pushed(p: Problem, x: Array, y: Array, hit: Array, hit_row: Array) -> tuple[Array, Array]:
+    """The velocity under all impulses, and by how much less they move the robot for acting late."""
+
+    def add(carry: tuple[Array, Array], item: tuple[Array, Array, Array]) -> tuple[tuple[Array, Array], None]:
+        push = item[0] @ item[1] if item[1].ndim else item[0] * item[1]
+        return (carry[0] + push, carry[1] + item[2] * push), None
+
+    def leave(carry: tuple[Array, Array], _: Any) -> tuple[tuple[Array, Array], None]:
+        return carry, None
+
+    carry, _ = visit(p.active, add, leave, (p.free, jnp.zeros_like(p.free)), (p.Y, x, hit))
+    return visit(p.active_row, add, leave, carry, (p.Y_row, y, hit_row))[0]
 
 
 def _nearest(depth: Array, most: int) -> Array | None:

@@ -10,11 +10,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flexor.contact import NCP, detect
+from flexor.contact.contacts import relative_velocity
 from flexor.contact.detect import candidates
-from flexor.dynamics import Kinematics, aba, body_poses, body_velocities, crba, forward_kinematics, integrate, passive_force
+from flexor.dynamics import Kinematics, aba, body_poses, crba, forward_kinematics, integrate, passive_force
 from flexor.model.model import Model
 from flexor.model.topology import Topology
-from flexor.spatial import cross, rotate
+from flexor.spatial import rotate
 
 BASES = ("none", "free", "coarse")
 ROUND = ("sphere", "capsule")  # shapes that are a radius around a core
@@ -59,7 +60,7 @@ def coarse_step(
     kin = forward_kinematics(model, integrate(model, q, share * h * (qd + share / 2 * (free - qd))))
     found = detect(model, kin)
     _, point = moved_points(model, q, kin, scene)
-    velocity = relative_velocity(model, kin, free, (point, point))
+    velocity = relative_velocity(model, kin, free, found.bodies, (point, point))
     before = distance - h * jnp.sum(scene.normal * velocity, axis=1)
     new = (point, point, scene.normal, before)  # of the scene's ground, not of the model's own
     found = eqx.tree_at(lambda c: (c.point_a, c.point_b, c.normal, c.distance), found, new)
@@ -114,19 +115,7 @@ def moved_contacts(
     kin = forward_kinematics(model, new_q)
     points = moved_points(model, q, kin, seen)
     away = (points[1] - seen.point_b) - (points[0] - seen.point_a)
-    return relative_velocity(model, kin, new_qd, points), seen.distance + jnp.sum(seen.normal * away, axis=1)
-
-
-def relative_velocity(
-    model: Model, kin: Kinematics, qd: Float[Array, " nv"], points: tuple[Array, Array]
-) -> Float[Array, "ncon 3"]:
-    """Velocity of the candidates' second bodies against their first, each at a point of its own."""
-    place, twist = body_poses(model, kin)[0], body_velocities(model, kin, qd)
-    a, b = (
-        twist[body, 3:] + cross(twist[body, :3], point - place[body])
-        for point, body in zip(points, _owners(model.topology)[1], strict=True)
-    )
-    return b - a
+    return relative_velocity(model, kin, new_qd, np.stack(_owners(model.topology)[1], axis=1), points), seen.distance + jnp.sum(seen.normal * away, axis=1)
 
 
 def _owners(t: Topology) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:

@@ -83,10 +83,13 @@ def _compile(jaxpr: Any, signature: Signature, started: float) -> Kernel:
 
 
 def _lanes(p: Program, plan: Schedule) -> int:
-    """A vector full of the widest floating type that lanes compute with. A jaxpr may hold wider ones without any use: constants
-    that are converted, or what JAX makes of Python's numbers."""
-    wide = any(uses and p.dtype[n] == F64 and not p.uniform[n] for n, uses in enumerate(plan.uses))
-    return machine.lanes_for(F64 if wide else F32)
+    """A vector full of the floating type that lanes compute with most: single precision has some double in it, in the range
+    reduction of sin and cos, and a jaxpr may hold doubles that nobody uses."""
+    counts = dict.fromkeys((F32, F64), 0)
+    for n, uses in enumerate(plan.uses):
+        if uses and p.dtype[n] in counts and not p.uniform[n]:
+            counts[p.dtype[n]] += 1
+    return machine.lanes_for(F64 if counts[F64] > counts[F32] else F32)
 
 
 def _translate(jaxpr: Any, signature: Signature, target: str) -> tuple[str, dict[str, Any]]:
