@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import h5py
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent / "experiments"))
 
 import _pushing as pushing
 from _pushing_file import Learned, fresh
-from _pushing_model import Parameters, objects
+from _pushing_model import Parameters, Training, descend, objects
 
 SQUARE = np.array([[-0.04, -0.04], [0.04, -0.04], [0.04, 0.04], [-0.04, 0.04]])
 SESSION, BODY = np.array([-1.2e-3, 0.7e-3]), np.array([0.4e-3, -0.3e-3, 0.0])
@@ -101,3 +102,14 @@ def test_a_model_survives_its_file(file, tmp_path):
     first = [np.asarray(n.networks[0][0].layers[0].weight) for n in (learned.networks["abs"], again.networks["abs"])]
     assert (first[0] == first[1]).all()
     assert again.frames.session["abs/square/v20"] == pytest.approx(learned.frames.session["abs/square/v20"])
+
+
+def test_descent_leaves_out_gradients_that_are_not_finite(file):
+    shapes, tables = pushing.read(file)
+    frames, count = pushing.calibrate(shapes, tables), iter(range(100))
+
+    def gradient(x, table, some):
+        return 2 * x if next(count) % 3 else np.nan * x
+
+    x = descend(jnp.ones(2), gradient, tables, frames, Training(60, 0.1, 2))
+    assert np.abs(np.asarray(x)).max() < 0.1
