@@ -220,6 +220,15 @@ class Trainer(NamedTuple):
         return descend(net, gradient, self.tables, self.frames, how)
 
 
+def weakened(net: fx.Augmentation, strength: float) -> fx.Augmentation:
+    """The networks with their results times `strength`: a fitted correction is larger than what holds for other pushes."""
+
+    def last(n: fx.Augmentation) -> list[Array]:
+        return [x for group in n.networks for mlp in group for x in (mlp.layers[-1].weight, mlp.layers[-1].bias)]
+
+    return eqx.tree_at(last, net, replace_fn=lambda x: strength * x)
+
+
 def predict(table: Table, frames: Frames, bodies: dict[str, Object], parameters: Parameters, net: Any) -> np.ndarray:
     """End poses of all pushes of a table, as the motion capture would report them."""
     end = ends(bodies[table.shape], parameters, net, batch(table, frames))
