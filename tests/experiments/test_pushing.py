@@ -3,7 +3,9 @@
 import sys
 from pathlib import Path
 
+import equinox as eqx
 import h5py
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -11,7 +13,8 @@ sys.path.insert(0, str(Path(__file__).parent.parent.parent / "experiments"))
 
 import _pushing as pushing
 from _pushing_file import Learned, fresh
-from _pushing_model import Parameters, objects
+from _pushing_model import Parameters, Training, descend, objects, weakened
+from _pushing_validation import aside
 
 SQUARE = np.array([[-0.04, -0.04], [0.04, -0.04], [0.04, 0.04], [-0.04, 0.04]])
 SESSION, BODY = np.array([-1.2e-3, 0.7e-3]), np.array([0.4e-3, -0.3e-3, 0.0])
@@ -101,3 +104,36 @@ def test_a_model_survives_its_file(file, tmp_path):
     first = [np.asarray(n.networks[0][0].layers[0].weight) for n in (learned.networks["abs"], again.networks["abs"])]
     assert (first[0] == first[1]).all()
     assert again.frames.session["abs/square/v20"] == pytest.approx(learned.frames.session["abs/square/v20"])
+
+
+def test_a_weakened_network_gives_a_share_of_its_result(file):
+    shapes, _ = pushing.read(file)
+    net = fresh(objects(shapes, 0.04), 4, 1)
+    net = eqx.tree_at(lambda n: n.networks[0][0].layers[-1].bias, net, replace_fn=lambda b: b + 0.5)
+    net = eqx.tree_at(lambda n: n.networks[0][0].layers[-1].weight, net, replace_fn=lambda w: w + 0.1)
+    whole, part, none = (weakened(net, s).networks[0][0] for s in (1.0, 0.6, 0.0))
+    for name in ("weight", "bias"):
+        first, last = ([np.asarray(getattr(n.layers[k], name)) for n in (whole, part)] for k in (0, -1))
+        assert (first[0] == first[1]).all()
+        assert np.abs(last[0]).max() > 0.05
+        assert last[1] == pytest.approx(0.6 * last[0], rel=1e-6)  # a rounding in single precision
+    assert none.silent()
+
+
+def test_pushes_left_aside_are_none_that_are_fitted(file):
+    _, (table,) = pushing.read(file)
+    train, _ = pushing.divide(table)
+    fitted, left = aside(train)
+    assert (len(fitted), len(left)) == (56, 28)
+    assert {tuple(r) for r in fitted.before} | {tuple(r) for r in left.before} == {tuple(r) for r in train.before}
+
+
+def test_descent_leaves_out_gradients_that_are_not_finite(file):
+    shapes, tables = pushing.read(file)
+    frames, count = pushing.calibrate(shapes, tables), iter(range(100))
+
+    def gradient(x, table, some):
+        return 2 * x if next(count) % 3 else np.nan * x
+
+    x = descend(jnp.ones(2), gradient, tables, frames, Training(60, 0.1, 2))
+    assert np.abs(np.asarray(x)).max() < 0.1
