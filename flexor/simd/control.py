@@ -15,7 +15,7 @@ from flexor.simd.program import BOOL, I64, Carry, Loop, Program
 
 UNROLL = 40000  # nodes of a loop that is still written out
 TRY = 150000  # elements of a loop that is worth a try
-CHEAP = 64  # elements of a branch that is computed rather than jumped over
+CHEAP = 16  # elements of a branch that is computed rather than jumped over
 
 
 # which arrays are the same for all lanes, without making any node

@@ -383,8 +383,9 @@ class _Emitter:
 
     def branch(self, e: Branch, region: int) -> None:
         p = self.p
-        self.demand([*self.plan.needs[e.region], e.mask, *(c.start for c in e.carries)], region)
-        starts = [self.use(c.start, p.uniform[c.after]) for c in e.carries]
+        starting = [c.start for c in e.carries if c.after not in self.plan.unread]
+        self.demand([*self.plan.needs[e.region], e.mask, *starting], region)
+        starts = ["poison" if c.after in self.plan.unread else self.use(c.start, p.uniform[c.after]) for c in e.carries]
         self.counter += 1
         tag = self.counter
         taken = self.any(self.use(e.mask, p.uniform[e.mask]), p.uniform[e.mask])

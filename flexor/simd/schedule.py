@@ -8,19 +8,20 @@ than half as many values wait at a time.
 
 from typing import Any, NamedTuple
 
-from flexor.simd.program import BLOCK, Buffer, Hold, Loop, Program, Store
+from flexor.simd.program import BLOCK, Branch, Buffer, Hold, Loop, Program, Store
 
 SAMPLE = 4096  # nodes by which weights are counted
 
 
 class Schedule(NamedTuple):
-    """Live effects by identity, for every region the nodes from outside that it uses, how often each node is used, and how
-    much it rests on."""
+    """Live effects by identity, for every region the nodes from outside that it uses, how often each node is used, how
+    much it rests on, and the results of branches that nobody reads where the branch is jumped over."""
 
     effects: set[int]
     needs: dict[int, dict[int, None]]
     uses: list[int]
     weights: list[int]
+    unread: set[int]
 
 
 def schedule(p: Program, outputs: list[Buffer]) -> Schedule:
@@ -36,14 +37,15 @@ def schedule(p: Program, outputs: list[Buffer]) -> Schedule:
             uses[a] += 1
     _fuse(p, nodes, uses)
     nodes = [n for n in nodes if uses[n] or p.op[n] == "phi"]
+    found = _uses(p, nodes, effects, place)
     needs: dict[int, dict[int, None]] = {r: {} for r in range(len(p.regions))}
-    for region, operands in _uses(p, nodes, effects, place):
+    for region, operands in found:
         for a in operands:
             inner = region
             while p.regions[inner].depth > p.regions[p.region[a]].depth:
                 needs[inner][a] = None
                 inner = p.regions[inner].parent
-    return Schedule(set(effects), needs, uses, weights(p, nodes))
+    return Schedule(set(effects), needs, uses, weights(p, nodes), _unread(p, found))
 
 
 def weights(p: Program, nodes: list[int]) -> list[int]:
@@ -70,6 +72,20 @@ def weights(p: Program, nodes: list[int]) -> list[int]:
     for n, rests in below.items():
         found[n] = rests.bit_count()
     return found
+
+
+def _unread(p: Program, found: list[tuple[int, list[int]]]) -> set[int]:
+    """Results of branches that are read under the same mask alone: jumping over the branch then need not set them.
+
+    A region under that mask runs only where a lane wants the branch too, and so after it.
+    """
+    masks: list[frozenset[int]] = []
+    for r in p.regions:
+        outer = masks[r.parent] if masks else frozenset()
+        masks.append(outer | {r.owner.mask} if isinstance(r.owner, Branch) else outer)
+    results = {a for _, operands in found for a in operands if p.op[a] == "after" and isinstance(p.args[a][0], Branch)}
+    read = {a for region, operands in found for a in operands if a in results and p.args[a][0].mask not in masks[region]}
+    return results - read
 
 
 def _walk(effects: list[Any], region: int, place: dict[int, int], writers: dict[int, list[Store]]) -> None:
