@@ -2,7 +2,7 @@
 
 Projected Gauss-Seidel finds who touches, sticks and slides, but its error shrinks slowly where contacts are redundant (a box
 on four corners); Newton's method is fast where the modes are right and lost where they are not. Each iteration is therefore a
-number of sweeps (4, 8, 16, ...) followed by up to three Newton steps in the modes that they found, and the better of the two
+number of sweeps (8, 16, 32) followed by up to three Newton steps in the modes that they found, and the better of the two
 points is kept. Mostly the first iteration ends it.
 
 At the solution every contact is open, sticking or sliding, and every joint row free or at a bound. Within its mode it obeys
@@ -28,7 +28,7 @@ from jaxtyping import Array, Bool, Float
 
 from flexor.spatial import cross, dot, matmul, matvec
 
-SWEEPS = (4, 32)  # sweeps in the first iteration, doubled from one to the next, and at most
+SWEEPS = (8, 32)  # sweeps in the first iteration, doubled from one to the next, and at most
 NEWTON = 3  # Newton steps in an iteration
 SOLUTION = "flexor.solution"  # name under which reverse mode may keep the impulses rather than solve again
 STALE = 5  # iterations without progress after which there is no hope of any
@@ -376,7 +376,7 @@ def _slope(block: _Block, A: Array, u: Array, x: Array) -> _Slope:
     """The laws of `contact_law` in the mode that the impulse is in, solved for dx: E dx + Rv dv + R = 0, E = Rx + c Rv.
 
     Open: dx = -x. Sticking: dx = -(v + dv) / c. Sliding with s = mu x_n / |a|, a = x_t - rate v_t: the impulse goes on along a to
-    the cone's edge, and turns across it with the slope rate s / (1 - s (1 - c rate)).
+    the cone's edge, and turns across it with the slope rate s / (1 - s + s c rate).
     """
     c = jnp.maximum(block.cfm, SOFT * A[0, 0])
     v = matvec(block.J, u) + block.cfm * x
@@ -386,7 +386,7 @@ def _slope(block: _Block, A: Array, u: Array, x: Array) -> _Slope:
     length = jnp.sqrt(square + jnp.finfo(x.dtype).tiny)
     aim = aim / length
     share = edge / length
-    turn = 1 / (1 - jnp.where(sliding, share * (1 - c * block.rate), 0.0))
+    turn = 1 / jnp.where(sliding, (1 - share) + share * c * block.rate, 1.0)
     stiff = jnp.where(closed, 1 / c, 0.0)
     vt, xt = _turned(aim, v), _turned(aim, x)
     z_n = jnp.where(closed, (v[0] - block.wanted) * stiff, x[0])
@@ -426,9 +426,7 @@ def _newton_step(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[Array
     blocks = (x, _blocks(p, scales.rate), scales.A)
     idle = _Slope(jnp.zeros(2, x.dtype), zero, zero, zero, zero, jnp.zeros(3, x.dtype))
     system, slopes = visit(p.active, contact, lambda c, _: (c, idle), (p.M, zeros), blocks)
-    system, row_slopes = visit(
-        p.active_row, limit, lambda c, _: (c, (zero, zero)), system, (y, _rows(p), scales.a_row)
-    )
+    system, row_slopes = visit(p.active_row, limit, lambda c, _: (c, (zero, zero)), system, (y, _rows(p), scales.a_row))
     du = _substitute(_eliminate(system[0]), system[1])
 
     def response(_: None, item: tuple[Array, _Slope]) -> tuple[None, Array]:
@@ -436,7 +434,9 @@ def _newton_step(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[Array
         dn, da, dc = _turned(k.aim, matvec(J, du))
         pushed = k.normal * dn
         along, across = k.z[1] + k.along * da + k.cone * pushed, k.z[2] + k.across * dc
-        return None, -jnp.stack([k.z[0] + pushed, k.aim[0] * along - k.aim[1] * across, k.aim[1] * along + k.aim[0] * across])
+        return None, -jnp.stack(
+            [k.z[0] + pushed, k.aim[0] * along - k.aim[1] * across, k.aim[1] * along + k.aim[0] * across]
+        )
 
     def response_row(_: None, item: tuple[Array, tuple[Array, Array]]) -> tuple[None, Array]:
         J, (K, z) = item
