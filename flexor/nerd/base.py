@@ -115,9 +115,8 @@ def moved_contacts(
     kin = forward_kinematics(model, new_q)
     points = moved_points(model, q, kin, seen)
     away = (points[1] - seen.point_b) - (points[0] - seen.point_a)
-    return relative_velocity(
-        model, kin, new_qd, np.stack(_owners(model.topology)[1], axis=1), points
-    ), seen.distance + jnp.sum(seen.normal * away, axis=1)
+    velocity = relative_velocity(model, kin, new_qd, np.stack(_owners(model.topology)[1], axis=1), points)
+    return velocity, seen.distance + jnp.sum(seen.normal * away, axis=1)
 
 
 def _owners(t: Topology) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
