@@ -9,6 +9,7 @@ from jax.extend.core import jaxprs_in_params
 
 import flexor as fx
 from flexor.contact import implicit, ncp
+from flexor.contact.contacts import contact_velocity
 from flexor.dynamics import integrate
 from tests.contact.scenes import BLOCK, simulator
 
@@ -210,3 +211,47 @@ def test_the_deepest_candidates_take_part_and_the_rest_is_counted():
     assert ends[8].final.memory.left_out == 0
     sim = simulator(BLOCK, fx.NCP(most=3))
     assert sim.step(sim.reset(sim.model.reference.at[2].add(-1e-5))).memory.left_out == 1
+
+
+@pytest.mark.parametrize("mode", ["open", "sticking", "sliding", "at the edge of the cone"])
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+def test_slopes_are_those_of_the_laws(mode, dtype):
+    """dx = -(z + K dv) in closed form against E dx + Rv dv + R = 0 with R differentiated by JAX."""
+    rng = np.random.default_rng(0)
+    nv, cfm, mu = 5, 1e-3, 0.4
+    J, u = rng.normal(size=(3, nv)), rng.normal(size=nv)
+    inverse = np.diag(rng.uniform(0.5, 2, nv))
+    A = J @ inverse @ J.T + cfm * np.eye(3)
+    rate = 1 / np.linalg.eigvalsh(A[1:, 1:])[-1]
+    x = np.array([1.0, 0.1, 0.05]) if mode != "open" else np.array([0.2, 0.01, 0.03])
+    v = J @ u + cfm * x
+    wanted = v[0] - 10 if mode == "open" else v[0] + 0.3
+    # chosen so that the impulse aimed at lies inside, outside, or on the cone
+    wish = {"open": 0.01, "sticking": 0.5, "sliding": 3.0, "at the edge of the cone": 1.0}[mode] * mu * x[0]
+    aim = x[1:] - rate * v[1:]
+    x[1:] += (wish * aim / np.linalg.norm(aim) - aim) / (1 - rate * cfm)
+    block = implicit._Block(*(jnp.asarray(z, dtype) for z in (J, wanted, cfm, mu, rate)))
+    A, u, x = (jnp.asarray(z, dtype) for z in (A, u, x))
+    k = implicit._slope(block, A, u, x)
+    du = jnp.asarray(rng.normal(size=nv), dtype)
+    dn, da, dc = implicit._turned(k.aim, block.J @ du)
+    pushed = k.normal * dn
+    turned = jnp.stack([k.z[0] + pushed, k.z[1] + k.along * da + k.cone * pushed, k.z[2] + k.across * dc])
+    n, a, c = turned
+    dx = -jnp.stack([n, k.aim[0] * a - k.aim[1] * c, k.aim[1] * a + k.aim[0] * c])
+    here = block.J @ u + block.cfm * x
+    R, Rv, Rx = implicit._linearised(implicit.contact_law, implicit._mode(u, x, block, A), here, x, block)
+    left = Rx @ dx + block.cfm * Rv @ dx + Rv @ block.J @ du + R
+    size = jnp.abs(R).max() + jnp.abs(Rv @ block.J @ du).max()
+    # a few roundings, times the slope that a compliance of 1e-3 allows
+    assert float(jnp.abs(left).max() / size) < 1e4 * float(jnp.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("robot", ["ant", "cube"])
+def test_contact_velocity_is_the_jacobian_times_the_velocity(robot):
+    model = fx.load(robot, dtype=jnp.float64)
+    for q, qd in zip(*(x[:3] for x in _random_states(model, 3, "sliding")), strict=True):
+        kin = fx.dynamics.forward_kinematics(model, q)
+        contacts = fx.contact.detect(model, kin)
+        J = fx.contact.contact_jacobian(model, kin, contacts)
+        assert np.abs(contact_velocity(model, kin, contacts, qd) - J @ qd).max() < 1e-13 * (1 + np.abs(qd).max()) * 100

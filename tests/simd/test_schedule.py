@@ -4,8 +4,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from flexor.simd import emit
-from flexor.simd.compiler import Signature, build
+import flexor as fx
+from flexor.simd import emit, machine
+from flexor.simd.compiler import Signature, _lanes, build
+from flexor.simd.program import F32, F64
 from flexor.simd.schedule import schedule, weights
 
 
@@ -43,3 +45,45 @@ def test_few_values_wait_at_a_time(program, monkeypatch):
     waiting = [sum(1 for n in order[: k + 1] if last.get(n, 0) > k) for k in range(len(order))]
     assert len(order) > 80
     assert max(waiting) <= 5  # x, a and b, and one in the making; all of a before any of b would be forty
+
+
+def planned(f, *args):
+    jaxpr = jax.make_jaxpr(f)(*args)
+    p, _, outputs = build(jaxpr, Signature((False,) * len(args), (False,) * len(jaxpr.out_avals), False))
+    return p, schedule(p, [o.buffer for o in outputs])
+
+
+def long(x):
+    """More than a branch that is computed rather than jumped over."""
+    for k in range(40):
+        x = jnp.sin(x) + k
+    return x
+
+
+@pytest.mark.parametrize("outside", [False, True])
+def test_a_result_that_is_read_under_the_same_mask_alone_is_not_set_elsewhere(outside):
+    def f(x):
+        first = jax.lax.cond(x > 0, long, lambda x: x + 1, x)
+        second = jax.lax.cond(x > 0, lambda y: long(y * x), lambda y: x, first)
+        return (second, first) if outside else second
+
+    x = jnp.linspace(-1, 1, 40, dtype=jnp.float32)
+    p, plan = planned(f, x[0])
+    branches = [p.args[n][0] for n, op in enumerate(p.op) if op == "after"]
+    assert len(branches) == 2
+    assert len(plan.unread) == (0 if outside else 1)
+    # not even a block without any lane that wants the branch, nor one where some do, changes a value
+    for rows in (x, x[x < 0], x[x > 0]):
+        for a, b in zip(jax.tree.leaves(fx.simd.vmap(f)(rows)), jax.tree.leaves(jax.vmap(f)(rows)), strict=True):
+            assert jnp.allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+def test_vectors_are_filled_with_the_type_that_is_used_most():
+    single, double = jnp.ones(3, jnp.float32), jnp.ones(3)
+
+    def mixed(x):
+        """sin and cos of single precision reduce their argument in double precision."""
+        return long(x).sum() + jnp.float64(2.0).astype(jnp.float32)
+
+    assert _lanes(*planned(mixed, single)) == machine.lanes_for(F32)
+    assert _lanes(*planned(lambda x: x @ x, double)) == machine.lanes_for(F64)
