@@ -21,7 +21,6 @@ from flexor.nerd import Frames
 NAMES = ("friction", "restitution", "ground", "log10 cfm", "gravity", "cx", "cy", "cz", "ix", "iy", "iz", "hx", "hy", "hz")
 UNIT = np.array([0.01, 0.04, 3e-4, 0.1, 0.05, *[5e-4] * 3, *[0.04] * 3, *[3e-4] * 3])
 BODY = {"gravity": 9.81} | dict.fromkeys(("cx", "cy", "cz"), 0.0) | dict.fromkeys(("ix", "iy", "iz"), 1.0)
-START = BODY | dict.fromkeys(("hx", "hy", "hz"), HALF)
 AFTER = 12  # steps after the first impact
 SCALE = np.repeat([0.0137, 0.31], 3)  # m, rad: position and rotation count alike
 Residual = Callable[[np.ndarray], np.ndarray]
@@ -49,13 +48,14 @@ def identify_body(
     frames: Frames,
     tosses: Tosses,
     start: dict[str, float],
-    iterations: tuple[int, int] = (5, 8),
+    iterations: tuple[int, int] = (8, 10),
 ) -> dict[str, float]:
-    """All parameters, from `start`, of the physics that `simulate` makes of them."""
+    """All parameters of the physics that `simulate` makes of them, from those of contact in `start` and from `outline`."""
     whole = np.arange(1, tosses.q.shape[1]) <= tosses.steps[:, None]
     early = np.arange(1, tosses.q.shape[1]) <= first_impacts(tosses)[:, None] + AFTER
     difference = jax.jit(jax.vmap(jax.vmap(frames.difference)))
-    y = np.array([start[name] for name in NAMES])
+    begin = BODY | start | outline(tosses)
+    y = np.array([begin[name] for name in NAMES])
     for inside, unit, count, small in ((early & whole, SCALE / 3, iterations[0], 1.0), (whole, SCALE, iterations[1], 0.3)):
         steps = int(np.flatnonzero(inside.any(axis=0))[-1]) + 1
         cut = Tosses(tosses.q[:, : steps + 1], tosses.qd, np.minimum(tosses.steps, steps), tosses.dt)
@@ -64,19 +64,20 @@ def identify_body(
             apart = np.asarray(difference(jnp.asarray(cut.q), jnp.asarray(predict(simulate(_named(y)), cut))))[:, 1:]
             return (np.nan_to_num(apart, nan=10.0) / unit)[inside]
 
-        y = levenberg(residual, y, count, small)
+        y = levenberg(residual, y, count, small, small)
     return _named(y)
 
 
-def levenberg(residual: Residual, y: np.ndarray, count: int, small: float) -> np.ndarray:
-    """Fewer errors e of position and rotation, sum sqrt(e^2 + small^2), by reweighted least squares in steps of `UNIT`."""
+def levenberg(residual: Residual, y: np.ndarray, count: int, small: float, apart: float) -> np.ndarray:
+    """Fewer errors e of position and rotation, sum sqrt(e^2 + small^2), by reweighted least squares; differences over `apart` of
+    `UNIT`."""
 
     def sizes(r: np.ndarray) -> np.ndarray:
         return np.sqrt(np.sum(r.reshape(-1, 2, 3) ** 2, axis=-1) + small**2)
 
     r, damping = residual(y), 1.0
     for _ in range(count):
-        J = np.stack([4 * (residual(y + UNIT / 4 * e) - r).ravel() for e in np.eye(len(y))], axis=1)
+        J = np.stack([(residual(y + apart * UNIT * e) - r).ravel() / apart for e in np.eye(len(y))], axis=1)
         weight = np.repeat(1 / sizes(r), 3)
         H, g = J.T @ (weight[:, None] * J) / len(r), J.T @ (weight * r.ravel()) / len(r)
         for _ in range(4):
@@ -92,14 +93,30 @@ def levenberg(residual: Residual, y: np.ndarray, count: int, small: float) -> np
     return y
 
 
+def outline(tosses: Tosses) -> dict[str, float]:
+    """Half widths h and table height g that the heights of contact show, z = h c + g: those of the deepest instants after first
+    impacts and of the last instants of the tosses."""
+    c, rows, first = _corner(tosses), np.arange(len(tosses)), first_impacts(tosses)
+    near = first[:, None] + np.arange(6)
+    deepest = near[rows, np.argmin((tosses.q[..., 2] - HALF * c)[rows[:, None], near], axis=1)]
+    at = (np.tile(rows, 2), np.concatenate([deepest, tosses.steps]))
+    h, g = np.polyfit(c[at], tosses.q[..., 2][at], 1)
+    return {"hx": float(h), "hy": float(h), "hz": float(h), "ground": float(g)}
+
+
 def first_impacts(tosses: Tosses) -> np.ndarray:
     """The step of each toss in which its lowest corner comes within 3 mm of the table."""
+    return np.argmax(tosses.q[..., 2] - HALF * _corner(tosses) < 0.003, axis=1)
+
+
+def _corner(tosses: Tosses) -> np.ndarray:
+    """How far below the centre the lowest corner is, in half widths: 1 flat, sqrt(3) upright."""
     R = (
         Rotation.from_quat(tosses.q[..., 3:].reshape(-1, 4), scalar_first=True)
         .as_matrix()
         .reshape(*tosses.q.shape[:2], 3, 3)
     )
-    return np.argmax(tosses.q[..., 2] - HALF * np.abs(R[..., 2, :]).sum(-1) < 0.003, axis=1)
+    return np.abs(R[..., 2, :]).sum(-1)
 
 
 def _named(y: np.ndarray) -> dict[str, float]:

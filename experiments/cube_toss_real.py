@@ -25,7 +25,6 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _cube_body import START as BODY
 from _cube_body import identify_body, with_body
 from _data import recording
 from _form import Result, at_most, run
@@ -147,8 +146,8 @@ def measure(options: argparse.Namespace) -> Result:
         return train.take(np.arange(count)).trajectories(nerd.model)
 
     def body(count: int, given: dict[str, float]) -> dict[str, float]:
-        tosses, turns = train.take(np.arange(count)), (1, 1) if options.quick else (6, 8)
-        return identify_body(lambda v: rigid(nerd.model, v, train.dt), nerd.frames, tosses, BODY | given, turns)
+        tosses, turns = train.take(np.arange(count)), (1, 1) if options.quick else (8, 10)
+        return identify_body(lambda v: rigid(nerd.model, v, train.dt), nerd.frames, tosses, given, turns)
 
     def say(text: str) -> None:
         console.print(f"{time.perf_counter() - begun:6.0f} s  {text}")
