@@ -180,6 +180,8 @@ def measure(options: argparse.Namespace) -> Result:
     ]
     told = [", ".join(f"{k} {v:.4g}" for k, v in each.items()) for each in (values, found)]
     lines = [f"{len(test)} unseen tosses, half width {1e3 * HALF:.1f} mm. Identified: {told[0]}.", f"With body: {told[1]}."]
+    beyond = [float(a.mean() / b.mean()) for a, b in zip(scores[last], scores["with body"], strict=True)]
+    lines.append(f"What the network adds, {last} over with body: position {beyond[0]:.3f}, rotation {beyond[1]:.3f}.")
     return Result(rows, checks, lines)
 
 

@@ -92,7 +92,8 @@ def finetune(
     value = jnp.nan
     for step in range(options.steps):
         rows = rng.integers(0, len(data.x), options.batch)
-        rows = np.where(rng.random(options.batch) < options.first, rng.choice(begins, options.batch), rows)
+        if options.first:
+            rows = np.where(rng.random(options.batch) < options.first, rng.choice(begins, options.batch), rows)
         weights, memory, value = advance(weights, memory, jax.tree.map(lambda x: x[rows], data))  # noqa: B023
         if progress is not None:
             progress(step + 1, options.steps, float(value))
