@@ -10,7 +10,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize
-from scipy.spatial.transform import Rotation
 
 import flexor as fx
 from flexor.nerd import Frames
@@ -67,23 +66,6 @@ def instant(qd: np.ndarray, dt: float) -> np.ndarray:
     new = np.concatenate([(qd[:, :-1] + qd[:, 1:]) / 2, qd[:, -1:]], axis=1)
     new[:, 0] = qd[:, 0] + dt / 2 * np.array([0.0, 0.0, -9.81, 0.0, 0.0, 0.0], np.float32)
     return new
-
-
-def symmetric(tosses: Tosses, copies: int, seed: int = 0) -> Tosses:
-    """Every toss so often as it would look to a cube that was labelled otherwise: turned by one of the 24 rotations g that map
-    a cube to itself, R g and g^T w, and half of them reflected in an upright plane before, S R S and -S w, S = diag(1, -1, 1)."""
-    rng = np.random.default_rng(seed)
-    rows = np.tile(np.arange(len(tosses)), copies)
-    q, qd = tosses.q[rows], tosses.qd[rows]
-    turns = Rotation.create_group("O").as_matrix()[rng.integers(0, 24, len(rows))][:, None]
-    mirror = np.where(rng.random(len(rows)) < 0.5, -1.0, 1.0)[:, None, None]
-    S = np.stack([np.ones_like(mirror), mirror, np.ones_like(mirror)], axis=-1)[..., 0, :]
-    R = Rotation.from_quat(q[..., 3:].reshape(-1, 4), scalar_first=True).as_matrix().reshape(*q.shape[:2], 3, 3)
-    R = (S[..., :, None] * R * S[..., None, :]) @ turns
-    w = np.einsum("ntji,ntj->nti", np.broadcast_to(turns, R.shape), mirror * S * qd[..., 3:])
-    quat = Rotation.from_matrix(R.reshape(-1, 3, 3)).as_quat(scalar_first=True).reshape(*q.shape[:2], 4)
-    q, qd = (np.concatenate(z, axis=-1).astype(np.float32) for z in ((S * q[..., :3], quat), (S * qd[..., :3], w)))
-    return Tosses(q, qd, tosses.steps[rows], tosses.dt)
 
 
 def errors(tosses: Tosses, predicted: np.ndarray, frames: Frames) -> tuple[np.ndarray, np.ndarray]:

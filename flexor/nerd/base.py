@@ -13,11 +13,12 @@ from flexor.contact import NCP, detect
 from flexor.contact.contacts import relative_velocity
 from flexor.contact.detect import candidates
 from flexor.dynamics import Kinematics, aba, body_poses, crba, forward_kinematics, integrate, passive_force
-from flexor.model.model import Model
+from flexor.model.model import Control, Model, State, as_control
 from flexor.model.topology import Topology
 from flexor.spatial import rotate
 
-BASES = ("none", "free", "coarse")
+BASES = ("none", "free", "coarse", "fine")
+RESOLVED = ("coarse", "fine")  # those that know of contact
 ROUND = ("sphere", "capsule")  # shapes that are a radius around a core
 
 
@@ -67,6 +68,26 @@ def coarse_step(
     memory = contact.init(model, found)
     u, displacement, _ = contact.resolve(model, kin, found, q, qd, free, crba(model, kin), h, memory)
     return integrate(model, free_q, displacement - h * free), u
+
+
+def fine_step(
+    model: Model,
+    q: Float[Array, " nq"],
+    qd: Float[Array, " nv"],
+    torque: Float[Array, " nv"],
+    wrench: Float[Array, "nbody 6"] | None,
+    dt: float,
+    substeps: int,
+) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
+    """The state after `substeps` of `RigidSolver` under constant joint torques and wrenches, contact with the model's own ground
+    included. Impulses start from nothing in every step, for the state does not keep them."""
+    from flexor.solvers import RigidSolver, Substeps
+
+    solver = Substeps(RigidSolver(), substeps)
+    passive = as_control(model, Control(tau=torque, wrench=wrench))
+    begin = solver.init(model, State(q, qd, jnp.zeros((), q.dtype), None))
+    after = solver.step(model, begin, passive, jnp.asarray(dt, q.dtype))
+    return after.q, after.qd
 
 
 def acting(now: Float[Array, " ncon"], later: Float[Array, " ncon"], dt: Array, gravity: Array) -> Float[Array, ""]:

@@ -1,8 +1,9 @@
 """`finetune`: a trained solver is adapted to recordings of the real robot.
 
-    loss = mean huber(one step) + share mean huber(several steps) + pull |w - w0|^2
+    loss = single mean huber(one step) + share mean huber(several steps) + path mean soft(|dq| / |dq|_0) + pull |w - w0|^2
 
-The normalisation stays that of the pretrained network, and `pull` holds the weights near its own, w0.
+The normalisation stays that of the pretrained network, and `pull` holds the weights near its own, w0. The term `path` is how far
+positions are off along rollouts, in units of what it was before, soft(e) = 3 log(1 + e / 3): of velocities it needs the first.
 """
 
 import dataclasses
@@ -19,9 +20,10 @@ from jaxtyping import Array
 from flexor import simd
 from flexor.model.model import Control, Model
 from flexor.nerd.artefact import Nerd
-from flexor.nerd.frames import Frames
+from flexor.nerd.frames import Frames, dof_kinds
 from flexor.nerd.network import Transformer
 from flexor.nerd.training import loss, member, optimiser_of, trainable, unrolled_loss
+from flexor.nerd.unrolled import path_errors
 from flexor.solvers import Trajectory
 
 Progress = Callable[[int, int, float], None]
@@ -31,7 +33,11 @@ PIECE = 256  # windows encoded at once
 @dataclass(frozen=True)
 class Finetuning:
     """The optimiser of training, from `rate` to `last_rate`. A batch is `batch` windows of `window` steps: all single steps of
-    them, and with weight `share` the rollout from their first."""
+    them with weight `single`, and the rollout from their first, with weight `share` of all errors and `path` of positions.
+    `first` is the share of the windows that begin where a recording does.
+
+    With `held_out` > 0 that share of the recordings, the last ones, is not learned from: every `every` steps they are rolled out
+    as far as the shortest of them goes, and the weights that do so best are kept, the ones before fine-tuning among them."""
 
     steps: int = 1000
     batch: int = 32
@@ -40,17 +46,29 @@ class Finetuning:
     last_rate: float = 5e-6
     clip: float = 1.0
     huber: float = 0.05
+    single: float = 1.0
     share: float = 1.0
+    path: float = 0.0
+    first: float = 0.0
+    limit: float = 10.0
     pull: float = 1e-3
+    held_out: float = 0.0
+    every: int = 50
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.held_out < 1 or not 0 <= self.first <= 1:
+            raise ValueError("`held_out` and `first` are shares: from 0 to 1, and `held_out` below 1.")
 
 
 class Windows(eqx.Module):
-    """Pieces of recordings: inputs and targets (n, window, ...), states and torques (n, window + 1, ...)."""
+    """Pieces of recordings: inputs and targets (n, window, ...), states and torques (n, window + 1, ...), and whether
+    a recording begins there (n)."""
 
     x: Any
     y: Any
     r: Any
+    begin: Any
 
 
 def finetune(
@@ -61,31 +79,73 @@ def finetune(
     progress: Progress | None = None,
 ) -> Nerd:
     """The solver after training on recordings at its own step. Every member of an ensemble is trained alike."""
-    data = windows(nerd, logs, options.window)
+    learn = logs[: len(logs) - round(options.held_out * len(logs))]
+    data = windows(nerd, learn, options.window)
+    begins = np.flatnonzero(data.begin)
     optimiser = optimiser_of(options)
     first = trainable(nerd.network)
     weights, memory = first, optimiser.init(first)
-    advance = _advance(nerd, options, optimiser, first)
+    advance = _advance(nerd, options, optimiser, first, _typical(nerd, data, options))
+    judge = _judge(nerd, logs[len(learn) :])
+    best, kept = judge(first), first
     rng = np.random.default_rng(options.seed)
     value = jnp.nan
     for step in range(options.steps):
         rows = rng.integers(0, len(data.x), options.batch)
+        if options.first:
+            rows = np.where(rng.random(options.batch) < options.first, rng.choice(begins, options.batch), rows)
         weights, memory, value = advance(weights, memory, jax.tree.map(lambda x: x[rows], data))  # noqa: B023
         if progress is not None:
             progress(step + 1, options.steps, float(value))
+        if (step + 1) % options.every == 0 or step + 1 == options.steps:
+            score = judge(weights)
+            best, kept = (score, weights) if score <= best else (best, kept)
     if not np.isfinite(float(value)):
         raise FloatingPointError("the loss left the finite numbers while fine-tuning: a smaller rate may help.")
     facts = {**nerd.card, "fine-tuned": {"recordings": len(logs), **dataclasses.asdict(options)}}
-    return dataclasses.replace(nerd, network=eqx.combine(weights, nerd.network), card=facts)
+    return dataclasses.replace(nerd, network=eqx.combine(kept, nerd.network), card=facts)
 
 
-def _advance(nerd: Nerd, options: Finetuning, optimiser: Any, first: Any) -> Any:
+def _judge(nerd: Nerd, held: Sequence[Trajectory]) -> Callable[[Any], float]:
+    """How far positions are off along recordings, in units of what they were before; zero where there is none."""
+    if not held:
+        return lambda weights: 0.0
+    steps = min(len(log) for log in held)
+    q, qd, u = (jnp.stack([getattr(log, k)[:n] for log in held]) for k, n in (("q", steps + 1), ("qd", 1), ("u", steps)))
+
+    @eqx.filter_jit
+    def off(weights: Any) -> Array:
+        sim = dataclasses.replace(nerd, network=eqx.combine(weights, nerd.network)).simulator()
+        ran = jax.vmap(lambda q, qd, u: sim.rollout(sim.reset(q, qd), u).q)(q[:, 0], qd[:, 0], u)
+        apart, kinds = jax.vmap(jax.vmap(nerd.frames.difference))(q, ran), dof_kinds(nerd.frames.topology)
+        return jnp.stack([jnp.mean(jnp.linalg.norm(apart[..., kinds == k], axis=-1)) for k in np.unique(kinds)])
+
+    before = off(trainable(nerd.network))
+    return lambda weights: float(jnp.mean(jnp.nan_to_num(off(weights), nan=jnp.inf) / (before + 1e-8)))
+
+
+def _typical(nerd: Nerd, data: "Windows", options: Finetuning) -> Array:
+    """How far positions are off before fine-tuning, by kind of coordinate, over some windows."""
+    if not options.path:
+        return jnp.ones(1)
+    some = data.r[:: max(1, len(data.r) // 64)][:64]
+    return eqx.filter_jit(lambda n, r: jnp.mean(_paths(n, nerd, r, options), axis=(0, 1)))(member(nerd.network, 0), some)
+
+
+def _paths(network: Transformer, nerd: Nerd, raw: Any, options: Finetuning) -> Array:
+    t = nerd.frames.topology
+    q, qd, torque = raw[..., : t.nq], raw[..., t.nq : t.nq + t.nv], raw[:, :-1, t.nq + t.nv :]
+    limit = options.limit * options.path / len(raw)  # of the gradient of a mean
+    return jax.vmap(lambda q, qd, push: path_errors(network, nerd.frames, nerd.model, q, qd, push, limit))(q, qd, torque)
+
+
+def _advance(nerd: Nerd, options: Finetuning, optimiser: Any, first: Any, typical: Array) -> Any:
     import optax
 
     def total(weights: Any, rows: Windows) -> Array:
         whole = eqx.combine(weights, nerd.network)
         away = sum(jnp.sum((a - b) ** 2) for a, b in zip(jax.tree.leaves(weights), jax.tree.leaves(first), strict=True))
-        each = [_loss(member(whole, i), nerd.frames, nerd.model, rows, options) for i in range(len(whole.embed))]
+        each = [_loss(member(whole, i), nerd, rows, options, typical) for i in range(len(whole.embed))]
         return jnp.sum(jnp.stack(each)) + options.pull * away
 
     @jax.jit
@@ -97,18 +157,26 @@ def _advance(nerd: Nerd, options: Finetuning, optimiser: Any, first: Any) -> Any
     return advance
 
 
-def _loss(network: Transformer, frames: Frames, model: Model, rows: Windows, options: Finetuning) -> Array:
-    value = loss(network, rows.x, rows.y, options.huber)
-    return value + options.share * unrolled_loss(network, frames, model, rows.r, options.huber) if options.share else value
+def _loss(network: Transformer, nerd: Nerd, rows: Windows, options: Finetuning, typical: Array) -> Array:
+    value = jnp.zeros(())
+    if options.single:
+        value += options.single * loss(network, rows.x, rows.y, options.huber)
+    if options.share:
+        value += options.share * unrolled_loss(network, nerd.frames, nerd.model, rows.r, options.huber)
+    if options.path:
+        value += options.path * jnp.mean(3 * jnp.log1p(_paths(network, nerd, rows.r, options) / typical / 3))
+    return value
 
 
 def windows(nerd: Nerd, logs: Sequence[Trajectory], length: int) -> Windows:
     """All windows of the recordings, half overlapping, those from their first states among them."""
     pieces: list[tuple[np.ndarray, ...]] = []
+    begins: list[np.ndarray] = []
     for i, log in enumerate(logs):
         _check(nerd, log, i, length)
         last = len(log) - length
         at = np.unique(np.append(np.arange(0, last + 1, max(1, length // 2)), last))[:, None] + np.arange(length + 1)
+        begins.append(at[:, 0] == 0)
         pieces.append(tuple(np.asarray(z, np.float32)[k] for z, k in ((log.q, at), (log.qd, at), (log.u, at[:, :-1]))))
     if not pieces:
         raise ValueError("fine-tuning needs recordings, and there is none.")
@@ -116,11 +184,12 @@ def windows(nerd: Nerd, logs: Sequence[Trajectory], length: int) -> Windows:
     count = -len(q) % PIECE + len(q)
     rows = np.arange(count) % len(q)  # whole pieces: one compilation
     made = [_encoded(nerd.frames, nerd.model, q[k], qd[k], u[k]) for k in np.split(rows, count // PIECE)]
-    return jax.tree.map(lambda *z: np.concatenate(z)[: len(q)], *made)
+    x, y, r = jax.tree.map(lambda *z: np.concatenate(z)[: len(q)], *made)
+    return Windows(x, y, r, np.concatenate(begins))
 
 
 @eqx.filter_jit
-def _encoded(frames: Frames, model: Model, q: Any, qd: Any, u: Any) -> Windows:
+def _encoded(frames: Frames, model: Model, q: Any, qd: Any, u: Any) -> tuple[Array, Array, Array]:
     def one(q: Array, qd: Array, u: Array, new_q: Array, new_qd: Array) -> tuple[Array, Array, Array]:
         scene = frames.observe(model, q, qd, Control(u=u, tau=jnp.zeros(model.nv)))
         ahead = frames.foresee(model, scene)
@@ -131,7 +200,7 @@ def _encoded(frames: Frames, model: Model, q: Any, qd: Any, u: Any) -> Windows:
         jnp.asarray(z, model.dtype).reshape(n * t, z.shape[-1]) for z in (q[:, :-1], qd[:, :-1], u, q[:, 1:], qd[:, 1:])
     )
     x, y, torque = (z.reshape(n, t, z.shape[-1]) for z in simd.vmap(one)(*steps))
-    return Windows(x, y, jnp.concatenate([q, qd, jnp.pad(torque, ((0, 0), (0, 1), (0, 0)))], axis=-1))
+    return x, y, jnp.concatenate([q, qd, jnp.pad(torque, ((0, 0), (0, 1), (0, 0)))], axis=-1)
 
 
 def _check(nerd: Nerd, log: Trajectory, i: int, length: int) -> None:

@@ -18,8 +18,10 @@ The base step (`flexor.nerd.base`) is what is known of the step beforehand, and 
                 contact, stops and friction alone
     coarse      the same, and then contacts and stops are resolved once for the whole step: the network learns what many
                 substeps, or reality, make of it otherwise
+    fine        the true physics with all its substeps, on the model's own ground: the network learns what reality makes of it
+                otherwise
 
-With the latter two the network is not asked where no contact and no stop is near: flight is exact whatever its weights.
+With all but the first the network is not asked where no contact and no stop is near: flight is exact whatever its weights.
 Position and heading of the root never enter: predictions do not change when the whole scene is moved and turned about gravity.
 """
 
@@ -36,7 +38,7 @@ from flexor.contact.detect import candidates
 from flexor.dynamics import actuator_force, forward_kinematics, integrate
 from flexor.model.model import Control, Model
 from flexor.model.topology import JOINT_NV, Topology
-from flexor.nerd.base import BASES, coarse_step, free_step, moved_contacts, stop_rooms
+from flexor.nerd.base import BASES, RESOLVED, coarse_step, fine_step, free_step, moved_contacts, stop_rooms
 from flexor.spatial import quat_log, quat_mul, quat_to_matrix, rotate
 
 SLIP = 0.05  # m/s, below which a slip's direction fades
@@ -140,14 +142,14 @@ class Frames:
         names += [f"velocity {t.dof_name(i)}" for i in range(t.nv)]
         names += [f"torque {t.dof_name(i)}" for i in self.pushed] + [f"gravity {a}" for a in "xyz"]
         names += [f"free {t.dof_name(i)}" for i in range(t.nv) if self.base != "none"]
-        names += [f"push {t.dof_name(i)}" for i in range(t.nv) if self.base == "coarse"]
+        names += [f"push {t.dof_name(i)}" for i in range(t.nv) if self.base in RESOLVED]
         names += [*(f"scaled {t.dof_name(i)}" for i in range(t.nv)), "1 / closing"] if self.gated else []
         names += [f"stop {t.joints[i].name} {side}" for i in t.limited for side in ("low", "high")]
         if self.contacts:
             for c, pair in enumerate(candidates(t)):
                 parts = ["nx", "ny", "nz", "px", "py", "pz", "vx", "vy", "vz", "distance", "ahead"]
                 parts += ["sx", "sy", "sz", "steps"] if self.gated else []
-                parts += ["ax", "ay", "az"] if self.base == "coarse" else []
+                parts += ["ax", "ay", "az"] if self.base in RESOLVED else []
                 names += [f"contact {t.pairs[pair].name}.{c} {part}" for part in parts]
         return tuple(names)
 
@@ -198,6 +200,9 @@ class Frames:
         after = velocity
         if self.base == "coarse":
             new_q, new_qd = coarse_step(model, scene, new_q, free, distance, self.dt)
+        if self.base == "fine":
+            new_q, new_qd = fine_step(model, q, qd, torque, wrench, self.dt, self.substeps)
+        if self.base in RESOLVED:
             after, _ = moved_contacts(model, q, new_q, new_qd, scene)
         rate = free[self.topology.v_start[self.topology.limited]]
         near = [jnp.minimum(scene.distance, distance), jnp.minimum(stop_rooms(model, q), room).ravel()]
@@ -218,7 +223,7 @@ class Frames:
         into, p = scene.rotation.T, scene.origin
         parts = [*self._coordinates(scene.q, p, into), self._turned(scene.qd, into), scene.torque, into @ scene.gravity]
         parts += [self._turned(ahead.free - scene.qd, into)] if self.base != "none" else []
-        parts += [self._turned(ahead.qd - ahead.free, into)] if self.base == "coarse" else []
+        parts += [self._turned(ahead.qd - ahead.free, into)] if self.base in RESOLVED else []
         unit = jnp.where(ahead.closing > 0, 1 / jnp.where(ahead.closing > 0, ahead.closing, 1.0), 0.0)
         parts += [unit * self._turned(ahead.free, into), unit[None]] if self.gated else []
         parts.append(jnp.clip(ahead.room, -self.reach, self.reach).ravel())
@@ -235,7 +240,7 @@ class Frames:
             along = ahead.velocity - jnp.sum(scene.normal * ahead.velocity, axis=1, keepdims=True) * scene.normal
             slip = along / jnp.sqrt(jnp.sum(along**2, axis=1, keepdims=True) + SLIP**2)
             parts += [rotate(into, slip), jnp.clip(unit / self.dt * gap, -2.0, 2.0)]
-        if self.base == "coarse":
+        if self.base in RESOLVED:
             parts.append(rotate(into, ahead.after))
         near = jnp.minimum(scene.distance, ahead.distance) < self.reach
         return jnp.where(near[:, None], jnp.concatenate(parts, axis=1), 0.0)

@@ -13,7 +13,7 @@ from flexor.nerd import Finetuning, Frames, Nerd, Sizes, Training, Transformer, 
 from flexor.nerd.examples import norms_of
 from flexor.nerd.finetune import windows
 from flexor.nerd.training import member
-from flexor.nerd.unrolled import unrolled_errors
+from flexor.nerd.unrolled import path_errors, unrolled_errors
 
 HOW = Finetuning(steps=30, batch=8, window=6, rate=3e-3, pull=0.0)
 
@@ -60,6 +60,45 @@ def test_a_network_agrees_with_its_own_rollout(nerd):
     errors = unrolled_errors(member(nerd.network, 0), nerd.frames, nerd.model, run.q, run.qd, torque)
     assert errors.shape == (5, 2)
     assert np.abs(errors).max() < 1e-3  # rounding, in units of a step's change
+    paths = path_errors(member(nerd.network, 0), nerd.frames, nerd.model, run.q, run.qd, torque)
+    assert paths.shape == (5, 1)  # hinges alone
+    assert paths.max() < 2e-4  # the 1e-8 under its root, and rounding
+
+
+def test_gradients_along_a_path_are_cut(nerd, logs):
+    log, torque = logs[0], jnp.zeros((len(logs[0]), 1))
+
+    def off(q, limit):
+        return path_errors(member(nerd.network, 0), nerd.frames, nerd.model, log.q.at[0].set(q), log.qd, torque, limit).sum()
+
+    whole, same, cut = (float(jax.grad(off)(log.q[0], limit)[0]) for limit in (np.inf, 1e6, 1e-2))
+    assert np.isclose(whole, same, rtol=1e-4)
+    assert 0 < abs(cut) <= 1e-2 * 1.001 < abs(whole)
+
+
+def test_paths_are_learned_and_held_out_recordings_choose(nerd, logs):
+    how = dataclasses.replace(HOW, single=0.0, share=0.0, path=1.0, first=0.5)
+    losses = []
+    finetune(nerd, logs, how, progress=lambda step, total, value: losses.append(value))
+    assert np.mean(losses[-3:]) < 0.9 * np.mean(losses[:3])
+    wild = dataclasses.replace(how, steps=4, rate=30.0, last_rate=30.0, held_out=0.25, every=1)
+    kept = finetune(nerd, logs, wild)
+    assert eqx.tree_equal(kept.network, nerd.network)  # for all that came after was worse
+    with pytest.raises(ValueError, match="`held_out` and `first` are shares"):
+        Finetuning(held_out=1.0)
+
+
+def test_a_fine_base_step_is_the_true_physics():
+    model = fx.load("cube")
+    frames = Frames(model.topology, 0.01, base="fine", substeps=4)
+    true = fx.Simulator(model, fx.Substeps(fx.RigidSolver(), 4), dt=0.01)
+    q, qd = jnp.array([0.0, 0.0, 0.06, 0.9, 0.3, 0.3, 0.1]), jnp.array([0.5, 0.0, -1.0, 1.0, 2.0, 3.0])
+    start = true.reset(q.at[3:].divide(jnp.linalg.norm(q[3:])), qd)
+    ahead = frames.foresee(model, frames.look(model, start.q, start.qd, jnp.zeros(0)))
+    after = true.step(start)
+    assert np.abs(after.qd - qd).max() > 0.5  # it has hit the ground
+    assert np.allclose(ahead.q, after.q, atol=1e-5)
+    assert np.allclose(ahead.qd, after.qd, atol=1e-3)
 
 
 def test_sentences(nerd, logs):
