@@ -20,6 +20,7 @@ import mujoco
 import numpy as np
 from _form import Check, Result, at_most, run
 from mujoco import rollout as mujoco_rollout
+from rich.console import Console
 
 import flexor as fx
 from flexor.dynamics import aba, forward_kinematics
@@ -262,12 +263,21 @@ def gradient_ratio(case: Case) -> float:
     return times[1] / times[0]
 
 
+def tell(text: str) -> None:
+    """Says on the error stream how far it has come."""
+    Console(stderr=True, highlight=False).print(f"[dim]{text}[/]")
+
+
 def more(what: str, value: float, target: float) -> Check:
     return Check(what, value, f">= {target:g}", bool(value >= target))
 
 
 def measure(quick: bool) -> Result:
-    rows = [row for case in cases(quick) for row in measure_case(case, quick)]
+    rows = []
+    for case in cases(quick):
+        for row in measure_case(case, quick):
+            rows.append(row)
+            tell(f"{row['robot']}, {row['dtype']}, {row['batch']}: {row['simd ns']:.0f} ns, {row['times MuJoCo']:.1f} x MuJoCo")
     checks, remarks = [], []
     for row in rows:
         half = 1.0 if row["dtype"] == "float32" else 0.5
