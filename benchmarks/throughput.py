@@ -277,7 +277,9 @@ def measure(quick: bool) -> Result:
     for case in cases(quick):
         for row in measure_case(case, quick):
             rows.append(row)
-            tell(f"{row['robot']}, {row['dtype']}, {row['batch']}: {row['simd ns']:.0f} ns, {row['times MuJoCo']:.1f} x MuJoCo")
+            tell(
+                f"{row['robot']}, {row['dtype']}, {row['batch']}: {row['simd ns']:.0f} ns, {row['times MuJoCo']:.1f} x MuJoCo"
+            )
     checks, remarks = [], []
     for row in rows:
         half = 1.0 if row["dtype"] == "float32" else 0.5
