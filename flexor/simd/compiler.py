@@ -103,7 +103,8 @@ def _translate(jaxpr: Any, signature: Signature, target: str) -> tuple[str, dict
     arguments = [*inputs, *outputs]
     sizes = sorted({width(a.buffer.dtype) for a in arguments if not a.buffer.uniform})
     sums = sorted({SCALAR[a.buffer.dtype.name] for a in outputs if a.summed})
-    parts = [kernel.text, handler(target, lanes, kernel.scratch, len(inputs), len(outputs), _counted(signature))]
+    rows = [0 if o.summed else o.buffer.size * width(o.buffer.dtype) for o in outputs]
+    parts = [kernel.text, handler(target, lanes, kernel.scratch, len(inputs), rows, _counted(signature))]
     if lanes > 1:
         parts += [transpose(lanes, s) for s in sizes] + [lane_sum(lanes, s) for s in sums]
     parts.append(

@@ -6,6 +6,9 @@ blocks from one atomic counter until none is left. A helper that comes too late 
 thread that has not started.
 """
 
+import platform
+
+LARGE = 8 << 20  # bytes of an output that wants large pages
 FRAME_EXTENSION, FRAME_API, FRAME_CONTEXT, FRAME_STAGE = 8, 16, 24, 32
 FRAME_ARGS, FRAME_RETS, FRAME_ATTRS, LIST_ITEMS, ATTR_ITEMS = 40, 80, 120, 32, 40
 BUFFER_DATA, BUFFER_DIMS, SCALAR_VALUE = 24, 40, 8
@@ -16,10 +19,11 @@ EXECUTE = 3
 NEXT, DONE, REFERENCES, EXAMPLES, BLOCKS, CHUNK, FAILED, BUFFERS = 0, 8, 16, 24, 32, 40, 48, 56
 
 
-def handler(name: str, lanes: int, scratch: int, inputs: int, outputs: int, counted: tuple[str, int]) -> str:
-    """The exported handler. `counted` says which list ("args" or "rets") and item has the batch as its first dimension."""
-    parts = (_LIBRARY, _worker(scratch), _RELEASE, _query(name, counted), _threads(lanes), _job(inputs, outputs), _spread())
-    return "".join(parts)
+def handler(name: str, lanes: int, scratch: int, inputs: int, rows: list[int], counted: tuple[str, int]) -> str:
+    """The exported handler. `rows` are bytes of an example in each output, 0 where examples are summed; `counted` says which list
+    ("args" or "rets") and item has the batch as its first dimension."""
+    start = (_LIBRARY, _worker(scratch), _RELEASE, _advice(), _query(name, counted))
+    return "".join((*start, _threads(lanes), _job(inputs, rows), _spread()))
 
 
 _LIBRARY = """
@@ -48,6 +52,31 @@ define internal void @help(ptr %job) nounwind {{
 entry:
   call void @work(ptr %job)
   call void @release(ptr %job)
+  ret void
+}}
+"""
+
+
+def _advice() -> str:
+    """Asks Linux for large pages where an output is large: it is new memory, and a fault for every 4 KiB of it takes longer than
+    the kernel takes to fill them. Elsewhere nothing is asked."""
+    ask = "  %none = call i32 @madvise(ptr %from.p, i64 %size, i32 14)\n" if platform.system() == "Linux" else ""
+    return f"""
+declare i32 @madvise(ptr, i64, i32)
+define internal void @advise(ptr %data, i64 %bytes) nounwind {{
+entry:
+  %large = icmp sge i64 %bytes, {LARGE}
+  br i1 %large, label %ask, label %leave
+ask:
+  %at = ptrtoint ptr %data to i64
+  %at.up = add i64 %at, 4095
+  %from = and i64 %at.up, -4096
+  %end = add i64 %at, %bytes
+  %to = and i64 %end, -4096
+  %size = sub i64 %to, %from
+  %from.p = inttoptr i64 %from to ptr
+{ask}  br label %leave
+leave:
   ret void
 }}
 """
@@ -170,10 +199,15 @@ alone:
 """
 
 
-def _job(inputs: int, outputs: int) -> str:
+def _job(inputs: int, rows: list[int]) -> str:
     """How blocks are cut into chunks, and the job that threads share."""
-    total = inputs + outputs
+    total = inputs + len(rows)
     pointers = "\n".join(_pointer(k, inputs) for k in range(total))
+    advice = "\n".join(
+        f"  %bytes{k} = mul i64 %n, {size}\n  call void @advise(ptr %data{k}, i64 %bytes{k})"
+        for k, size in enumerate(rows, start=inputs)
+        if size
+    )
     return f"""plan:
   %pool = load i64, ptr %threads.out
   %free.choice = icmp eq i64 %limit, 0
@@ -197,6 +231,7 @@ def _job(inputs: int, outputs: int) -> str:
   {_set("%job", CHUNK, "i64", "%chunk")}
   {_set("%job", FAILED, "i64", "0")}
 {pointers}
+{advice}
 """
 
 
