@@ -2,7 +2,7 @@
 
 Projected Gauss-Seidel finds who touches, sticks and slides, but its error shrinks slowly where contacts are redundant (a box
 on four corners); Newton's method is fast where the modes are right and lost where they are not. Each iteration is therefore a
-number of sweeps (8, 16, 32) followed by up to three Newton steps in the modes that they found, and the better of the two
+number of sweeps (12, 24, 48, 96) followed by up to three Newton steps in the modes that they found, and the better of the two
 points is kept. Mostly the first iteration ends it.
 
 At the solution every contact is open, sticking or sliding, and every joint row free or at a bound. Within its mode it obeys
@@ -28,7 +28,7 @@ from jaxtyping import Array, Bool, Float
 
 from flexor.spatial import cross, dot, matmul, matvec
 
-SWEEPS = (8, 32)  # sweeps in the first iteration, doubled from one to the next, and at most
+SWEEPS = (12, 96)  # sweeps in the first iteration, doubled from one to the next, and at most
 NEWTON = 3  # Newton steps in an iteration
 SOLUTION = "flexor.solution"  # name under which reverse mode may keep the impulses rather than solve again
 STALE = 5  # iterations without progress after which there is no hope of any
