@@ -100,9 +100,10 @@ class NCP(eqx.Module):
         c: Pairs = jax.tree.map(lambda p: _near(p, near), contacts.pairs)
 
         def touch(_: None, item: tuple[Any, ...]) -> tuple[None, tuple[Array, ...]]:
-            place, speeds = item
+            place, (distance, before, free_normal, restitution, baumgarte) = item
             J = jacobian_of_one(model, kin, *place)
-            return None, (J, solve_inertia(chol, J.T), *impact(*speeds[:3], dt, *speeds[3:], self.push_out))
+            met = impact(distance, before, free_normal, dt, restitution, baumgarte, self.push_out)
+            return None, (J, solve_inertia(chol, J.T), *met)
 
         def apart(_: None, item: tuple[Any, ...]) -> tuple[None, tuple[Array, ...]]:
             J, zero = jnp.zeros((3, len(qd)), qd.dtype), jnp.zeros((), qd.dtype)
