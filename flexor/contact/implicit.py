@@ -26,13 +26,13 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
+from flexor.contact.laws import SOFT, Block, Row, Slope, contact_law, linearised, row_law, slope, turned
 from flexor.spatial import cross, dot, matmul, matvec
 
 SWEEPS = (12, 96)  # sweeps in the first iteration, doubled from one to the next, and at most
 NEWTON = 3  # Newton steps in an iteration
 SOLUTION = "flexor.solution"  # name under which reverse mode may keep the impulses rather than solve again
 STALE = 5  # iterations without progress after which there is no hope of any
-SOFT = 1e-7  # compliance that Newton's method lends to a contact that has none, as a share of its response
 
 
 class Problem(NamedTuple):
@@ -59,32 +59,12 @@ class Problem(NamedTuple):
     active_row: Bool[Array, " m"]
 
 
-class _Block(NamedTuple):
-    """One contact, or with a leading axis all of them, as the equations see it; `rate` scales slip to impulse."""
-
-    J: Array
-    wanted: Array
-    cfm: Array
-    friction: Array
-    rate: Array
+def _blocks(p: Problem, rate: Array) -> Block:
+    return Block(p.J, p.wanted, p.cfm, p.friction, rate)
 
 
-class _Row(NamedTuple):
-    """One joint row, or with a leading axis all of them."""
-
-    J: Array
-    wanted: Array
-    cfm: Array
-    low: Array
-    high: Array
-
-
-def _blocks(p: Problem, rate: Array) -> _Block:
-    return _Block(p.J, p.wanted, p.cfm, p.friction, rate)
-
-
-def _rows(p: Problem) -> _Row:
-    return _Row(p.J_row, p.wanted_row, p.cfm_row, p.low, p.high)
+def _rows(p: Problem) -> Row:
+    return Row(p.J_row, p.wanted_row, p.cfm_row, p.low, p.high)
 
 
 def visit(
@@ -184,13 +164,13 @@ def _scales(p: Problem) -> _Scales:
     return _Scales(A, A_inv, rate, a_row)
 
 
-def _aim(u: Array, x: Array, block: _Block, A: Array) -> tuple[Array, Array]:
+def _aim(u: Array, x: Array, block: Block, A: Array) -> tuple[Array, Array]:
     """Impulses (normal, tangents) that a contact would like, before projection, given the velocity now."""
     lack = matvec(block.J, u) + block.cfm * x
     return x[0] - (lack[0] - block.wanted) / A[0, 0], x[1:] - block.rate * lack[1:]
 
 
-def _aim_row(u: Array, y: Array, row: _Row, a: Array) -> Array:
+def _aim_row(u: Array, y: Array, row: Row, a: Array) -> Array:
     """The same of a joint row."""
     return y - (dot(row.J, u) + row.cfm * y - row.wanted) / a
 
@@ -199,14 +179,14 @@ def residual(p: Problem, scales: _Scales, x: Array, y: Array) -> Array:
     """Largest violation of the laws in m/s or rad/s: how far the impulses are from their projections, times the compliance."""
     u = velocity(p, x, y)
 
-    def contact(worst: Array, item: tuple[Array, _Block, Array]) -> tuple[Array, None]:
+    def contact(worst: Array, item: tuple[Array, Block, Array]) -> tuple[Array, None]:
         x, block, A = item
         normal, tangent = _aim(u, x, block, A)
         off_n = (x[0] - jnp.maximum(normal, 0.0)) * A[0, 0]
         off_t = (x[1:] - _into_disc(tangent, block.friction * jnp.maximum(x[0], 0.0))) / block.rate
         return jnp.maximum(worst, jnp.maximum(jnp.abs(off_n), jnp.max(jnp.abs(off_t)))), None
 
-    def limit(worst: Array, item: tuple[Array, _Row, Array]) -> tuple[Array, None]:
+    def limit(worst: Array, item: tuple[Array, Row, Array]) -> tuple[Array, None]:
         y, row, a = item
         off = (y - jnp.clip(_aim_row(u, y, row, a), row.low, row.high)) * a
         return jnp.maximum(worst, jnp.abs(off)), None
@@ -216,13 +196,13 @@ def residual(p: Problem, scales: _Scales, x: Array, y: Array) -> Array:
     return visit(p.active_row, limit, lambda w, _: (w, None), worst, (y, _rows(p), scales.a_row))[0]
 
 
-def _mode(u: Array, x: Array, block: _Block, A: Array) -> tuple[Array, Array]:
+def _mode(u: Array, x: Array, block: Block, A: Array) -> tuple[Array, Array]:
     """Mode of a contact (closed, sliding), by where projection puts it."""
     normal, tangent = _aim(u, x, block, A)
     return normal > 0, dot(tangent, tangent) >= (block.friction * x[0]) ** 2
 
 
-def _mode_row(u: Array, y: Array, row: _Row, a: Array) -> tuple[Array, Array]:
+def _mode_row(u: Array, y: Array, row: Row, a: Array) -> tuple[Array, Array]:
     """Mode of a joint row (at the lower, at the upper bound)."""
     aim = _aim_row(u, y, row, a)
     return aim <= row.low, aim >= row.high
@@ -275,29 +255,6 @@ def _inverse3(A: Array) -> Array:
     return jnp.stack(rows, axis=-1) / det[..., None, None]
 
 
-def contact_law(mode: tuple[Array, Array], v: Array, x: Array, block: _Block) -> Array:
-    """R of one contact in a mode (closed, sliding), v = J u + E x: Signorini's equality and Coulomb's law, or x = 0 where open.
-
-    Sliding is written as x_t = mu x_n a/|a| with a = x_t - rate (J_t u + E x_t) (Alart & Curnier 1991), which says the same
-    as "x_t opposes the slip" and stays regular where the slip vanishes.
-    """
-    closed, sliding = mode
-    normal = jnp.where(closed, v[0] - block.wanted, x[0])
-    aim = x[1:] - block.rate * v[1:]
-    length = jnp.sqrt(dot(aim, aim) + jnp.finfo(v.dtype).tiny)
-    slide = x[1:] - block.friction * x[0] * aim / length
-    tangential = jnp.where(closed, jnp.where(sliding, slide, block.rate * v[1:]), x[1:])
-    return jnp.concatenate([normal[None], tangential])
-
-
-def row_law(mode: tuple[Array, Array], v: Array, y: Array, row: _Row) -> Array:
-    """R of one joint row in a mode (at the lower bound, at the upper bound), v = J u + E y."""
-    at_low, at_high = mode
-    # the bound that is not met may be infinite: it must not enter, not even as a tangent
-    bound = jnp.where(at_low, row.low, jnp.where(at_high, row.high, 0.0))
-    return jnp.where(at_low | at_high, y - bound, v - row.wanted)
-
-
 class _Laws(NamedTuple):
     """The laws of contacts or rows where they are now: R, dR/dv, dR/dx, and what gives their tangents."""
 
@@ -305,12 +262,6 @@ class _Laws(NamedTuple):
     Rv: Array
     Rx: Array
     part: tuple[Any, ...]
-
-
-def _linearised(law: Callable[..., Array], *items: Any) -> tuple[Array, Array, Array]:
-    """R, dR/dv and dR/dx of one contact or row."""
-    Rv, Rx = jax.jacfwd(law, argnums=(1, 2))(*items)
-    return law(*items), Rv, Rx
 
 
 def _laws(p: Problem, scales: _Scales, u: Array, x: Array, y: Array) -> tuple[_Laws, _Laws]:
@@ -322,8 +273,8 @@ def _laws(p: Problem, scales: _Scales, u: Array, x: Array, y: Array) -> tuple[_L
     idle = ~p.active_row  # an idle row stays where it is: at zero, as if that were its lower bound
     rows = rows._replace(low=jnp.where(idle, 0.0, rows.low))
     part, part_row = ((closed & p.active, sliding), v, x, blocks), ((low | idle, high), v_row, y, rows)
-    contact = _Laws(*jax.vmap(partial(_linearised, contact_law))(*part), (contact_law, *part))
-    return contact, _Laws(*jax.vmap(partial(_linearised, row_law))(*part_row), (row_law, *part_row))
+    contact = _Laws(*jax.vmap(partial(linearised, contact_law))(*part), (contact_law, *part))
+    return contact, _Laws(*jax.vmap(partial(linearised, row_law))(*part_row), (row_law, *part_row))
 
 
 def _newton(p: Problem, scales: _Scales, now: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
@@ -352,52 +303,6 @@ def _newton(p: Problem, scales: _Scales, now: tuple[Array, Array, Array]) -> tup
     return best
 
 
-class _Slope(NamedTuple):
-    """How a contact's impulse answers to its velocity in its mode, dx = -(z + K dv), with tangents turned to where its friction
-    aims (a) and across (c):
-
-        K = [[normal, 0, 0], [cone normal, along, 0], [0, 0, across]]
-    """
-
-    aim: Array
-    normal: Array
-    cone: Array
-    along: Array
-    across: Array
-    z: Array
-
-
-def _turned(aim: Array, v: Array) -> Array:
-    """Rows 0, 1, 2 along the normal and the two tangents as rows along normal, aim and across it."""
-    return jnp.stack([v[0], aim[0] * v[1] + aim[1] * v[2], aim[0] * v[2] - aim[1] * v[1]])
-
-
-def _slope(block: _Block, A: Array, u: Array, x: Array) -> _Slope:
-    """The laws of `contact_law` in the mode that the impulse is in, solved for dx: E dx + Rv dv + R = 0, E = Rx + c Rv.
-
-    Open: dx = -x. Sticking: dx = -(v + dv) / c. Sliding with s = mu x_n / |a|, a = x_t - rate v_t: the impulse goes on along a to
-    the cone's edge, and turns across it with the slope rate s / (1 - s + s c rate).
-    """
-    c = jnp.maximum(block.cfm, SOFT * A[0, 0])
-    v = matvec(block.J, u) + block.cfm * x
-    normal, aim = x[0] - (v[0] - block.wanted) / A[0, 0], x[1:] - block.rate * v[1:]
-    edge, square = block.friction * x[0], dot(aim, aim)
-    closed, sliding = normal > 0, square >= edge * edge
-    length = jnp.sqrt(square + jnp.finfo(x.dtype).tiny)
-    aim = aim / length
-    share = edge / length
-    turn = 1 / jnp.where(sliding, (1 - share) + share * c * block.rate, 1.0)
-    stiff = jnp.where(closed, 1 / c, 0.0)
-    vt, xt = _turned(aim, v), _turned(aim, x)
-    z_n = jnp.where(closed, (v[0] - block.wanted) * stiff, x[0])
-    slide_a, slide_c = xt[1] - edge + block.friction * z_n, xt[2] * turn
-    z = jnp.stack([z_n, *(jnp.where(closed, jnp.where(sliding, slide, stick * stiff), at_rest)
-                          for slide, stick, at_rest in ((slide_a, vt[1], xt[1]), (slide_c, vt[2], xt[2])))])  # fmt: skip
-    across = jnp.where(closed & sliding, block.rate * share * turn, stiff)
-    cone, along = jnp.where(sliding, block.friction, 0.0), jnp.where(sliding, 0.0, stiff)
-    return _Slope(aim, stiff, cone, along, across, z)
-
-
 def _newton_step(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[Array, Array]:
     """Newton step for the laws in the modes that the impulses are in now.
 
@@ -405,18 +310,18 @@ def _newton_step(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[Array
     """
     u = velocity(p, x, y)
 
-    def contact(carry: tuple[Array, Array], item: tuple[Array, _Block, Array]) -> tuple[Any, _Slope]:
+    def contact(carry: tuple[Array, Array], item: tuple[Array, Block, Array]) -> tuple[Any, Slope]:
         x, block, A = item
-        k = _slope(block, A, u, x)
-        n, a, c = _turned(k.aim, block.J)
+        k = slope(block, A, u, x)
+        n, a, c = turned(k.aim, block.J)
         H, b = carry
         for left, right in ((n + k.cone * a, k.normal * n), (a, k.along * a), (c, k.across * c)):
             H = H + left[:, None] * right
         return (H, b - (n * k.z[0] + a * k.z[1] + c * k.z[2])), k
 
-    def limit(carry: tuple[Array, Array], item: tuple[Array, _Row, Array]) -> tuple[Any, Any]:
+    def limit(carry: tuple[Array, Array], item: tuple[Array, Row, Array]) -> tuple[Any, Any]:
         y, row, a = item
-        R, Rv, Rx = _linearised(row_law, _mode_row(u, y, row, a), dot(row.J, u) + row.cfm * y, y, row)
+        R, Rv, Rx = linearised(row_law, _mode_row(u, y, row, a), dot(row.J, u) + row.cfm * y, y, row)
         E = Rx + jnp.maximum(row.cfm, SOFT * a) * Rv
         H, b = carry
         K, z = Rv / E, R / E
@@ -424,14 +329,14 @@ def _newton_step(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[Array
 
     zero, zeros = jnp.zeros((), x.dtype), jnp.zeros_like(p.free)
     blocks = (x, _blocks(p, scales.rate), scales.A)
-    idle = _Slope(jnp.zeros(2, x.dtype), zero, zero, zero, zero, jnp.zeros(3, x.dtype))
+    idle = Slope(jnp.zeros(2, x.dtype), zero, zero, zero, zero, jnp.zeros(3, x.dtype))
     system, slopes = visit(p.active, contact, lambda c, _: (c, idle), (p.M, zeros), blocks)
     system, row_slopes = visit(p.active_row, limit, lambda c, _: (c, (zero, zero)), system, (y, _rows(p), scales.a_row))
     du = _substitute(_eliminate(system[0]), system[1])
 
-    def response(_: None, item: tuple[Array, _Slope]) -> tuple[None, Array]:
+    def response(_: None, item: tuple[Array, Slope]) -> tuple[None, Array]:
         J, k = item
-        dn, da, dc = _turned(k.aim, matvec(J, du))
+        dn, da, dc = turned(k.aim, matvec(J, du))
         pushed = k.normal * dn
         along, across = k.z[1] + k.along * da + k.cone * pushed, k.z[2] + k.across * dc
         return None, -jnp.stack(

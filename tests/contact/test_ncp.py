@@ -8,7 +8,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 import flexor as fx
-from flexor.contact import implicit, ncp
+from flexor.contact import implicit, laws, ncp
 from flexor.contact.contacts import contact_velocity
 from flexor.dynamics import integrate
 from tests.contact.scenes import BLOCK, simulator
@@ -230,17 +230,17 @@ def test_slopes_are_those_of_the_laws(mode, dtype):
     wish = {"open": 0.01, "sticking": 0.5, "sliding": 3.0, "at the edge of the cone": 1.0}[mode] * mu * x[0]
     aim = x[1:] - rate * v[1:]
     x[1:] += (wish * aim / np.linalg.norm(aim) - aim) / (1 - rate * cfm)
-    block = implicit._Block(*(jnp.asarray(z, dtype) for z in (J, wanted, cfm, mu, rate)))
+    block = laws.Block(*(jnp.asarray(z, dtype) for z in (J, wanted, cfm, mu, rate)))
     A, u, x = (jnp.asarray(z, dtype) for z in (A, u, x))
-    k = implicit._slope(block, A, u, x)
+    k = laws.slope(block, A, u, x)
     du = jnp.asarray(rng.normal(size=nv), dtype)
-    dn, da, dc = implicit._turned(k.aim, block.J @ du)
+    dn, da, dc = laws.turned(k.aim, block.J @ du)
     pushed = k.normal * dn
     turned = jnp.stack([k.z[0] + pushed, k.z[1] + k.along * da + k.cone * pushed, k.z[2] + k.across * dc])
     n, a, c = turned
     dx = -jnp.stack([n, k.aim[0] * a - k.aim[1] * c, k.aim[1] * a + k.aim[0] * c])
     here = block.J @ u + block.cfm * x
-    R, Rv, Rx = implicit._linearised(implicit.contact_law, implicit._mode(u, x, block, A), here, x, block)
+    R, Rv, Rx = laws.linearised(laws.contact_law, implicit._mode(u, x, block, A), here, x, block)
     left = Rx @ dx + block.cfm * Rv @ dx + Rv @ block.J @ du + R
     size = jnp.abs(R).max() + jnp.abs(Rv @ block.J @ du).max()
     # a few roundings, times the slope that a compliance of 1e-3 allows
