@@ -138,6 +138,7 @@ def _draw(rows: list[dict[str, Any]]) -> None:
         mine = [r for r in rows if r["problem"] == name]
         axis.barh([r["way"] for r in mine], [1e3 * r["gradient s"] for r in mine], color="#3b6ea5")
         axis.set_xscale("log")
+        axis.xaxis.set_minor_formatter("")
         axis.set_xlabel("ms for a gradient, compiled")
         axis.set_title(name, fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
