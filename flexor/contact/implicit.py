@@ -6,9 +6,9 @@ number of sweeps (12, 24, 48, 96) followed by up to three Newton steps in the mo
 points is kept. Mostly the first iteration ends it.
 
 At the solution every contact is open, sticking or sliding, and every joint row free or at a bound. Within its mode it obeys
-three smooth equations R(v, x) = 0, v = J u + cfm x, so with u = u0 + Y x the tangents obey the linear system
+three smooth equations R(v, x) = 0, v = J u + cfm x, and M (u - u0) = J^T x, so the tangents obey the linear system
 
-    Rv J_i du + E_i dx_i + r_i = 0,    M du = M s + sum_j J_j^T dx_j,    E = Rx + cfm Rv,    s, r: what the data contribute.
+    Rv J_i du + E_i dx_i + r_i = 0,    M du = b + sum_j J_j^T dx_j,    E = Rx + cfm Rv,    b, r: what the data contribute.
 
 Eliminating dx leaves an nv x nv matrix M + sum J^T E^-1 Rv J, as sparse as M where only the world is touched. Newton's method
 solves the same system. The factors contain no tangents, so JAX transposes the rest for reverse mode. Neither the start nor
@@ -27,16 +27,17 @@ from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
 from flexor.contact.laws import SOFT, Block, Row, Slope, contact_law, linearised, row_law, slope, turned
+from flexor.dynamics.crba import SOLUTION, solve_inertia
 from flexor.spatial import cross, dot, matmul, matvec
 
 SWEEPS = (12, 96)  # sweeps in the first iteration, doubled from one to the next, and at most
 NEWTON = 3  # Newton steps in an iteration
-SOLUTION = "flexor.solution"  # name under which reverse mode may keep the impulses rather than solve again
 STALE = 5  # iterations without progress after which there is no hope of any
 
 
 class Problem(NamedTuple):
-    """Data of the NCP: contacts (blocks of normal and two tangents), then joint rows. Y = M^-1 J^T, `wanted` is w.
+    """Data of the NCP: contacts (blocks of normal and two tangents), then joint rows; `wanted` is w. The factor of M and
+    Y = M^-1 J^T are there for speed: derivatives do not go through them.
 
     What is not active has no impulse. It costs nothing where no member of a batch wants it (in a SIMD kernel), or where there
     is no batch; otherwise it is computed and dropped.
@@ -44,6 +45,7 @@ class Problem(NamedTuple):
 
     free: Float[Array, " nv"]
     M: Float[Array, "nv nv"]
+    chol: Float[Array, "nv nv"]
     J: Float[Array, "n 3 nv"]
     Y: Float[Array, "n nv 3"]
     wanted: Float[Array, " n"]
@@ -97,11 +99,11 @@ def velocity(p: Problem, x: Array, y: Array) -> Array:
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def solve_implicitly(
     iterations: int, tolerance: float, p: Problem, start: tuple[Array, Array]
-) -> tuple[Array, Array, Array, Array]:
-    """Impulses of contacts and of joint rows, the residual in velocity, and the number of iterations."""
+) -> tuple[Array, Array, Array, Array, Array]:
+    """The velocity u, impulses of contacts and of joint rows, the residual in velocity, and the number of iterations."""
     x, y = start
     if not len(p.wanted) and not len(p.wanted_row):
-        return x, y, jnp.zeros((), x.dtype), jnp.zeros((), int)
+        return p.free, x, y, jnp.zeros((), x.dtype), jnp.zeros((), int)
     scales = _scales(p)
     floor = jnp.maximum(tolerance, 16 * jnp.finfo(p.free.dtype).eps * (1 + jnp.max(jnp.abs(p.free))))
 
@@ -126,7 +128,7 @@ def solve_implicitly(
 
     first, zero = (x, y, residual(p, scales, x, y)), jnp.zeros((), int)
     _, best, count, _ = lax.while_loop(unsolved, iterate, (first, first, zero, zero))
-    return *best, count
+    return velocity(p, *best[:2]), *best, count
 
 
 def _better(new: Any, best: Any) -> Any:
@@ -378,28 +380,35 @@ def _substitute(factors: list[tuple[Array, Array, Array]], b: Array) -> Array:
 
 @solve_implicitly.defjvp
 def _solve_jvp(iterations: int, tolerance: float, primals: Any, tangents: Any) -> Any:
-    """Tangents of the impulses: C du + E dx + r = 0 with du = s + Y dx, solved as in `_newton`, then once more for the error
-    that rounding and Newton's own compliance leave."""
+    """Tangents of velocity and impulses: what the data contribute, b = M dfree - dM (u - free) + dJ^T x and r, then as in
+    `_newton_step`, once more for the error that rounding and Newton's own compliance leave."""
     p, start = primals
     dp: Problem = tangents[0]
-    x, y, error, count = (checkpoint_name(z, SOLUTION) for z in solve_implicitly(iterations, tolerance, p, start))
-    u, scales = velocity(p, x, y), _scales(p)
+    u, x, y, error, count = (checkpoint_name(z, SOLUTION) for z in solve_implicitly(iterations, tolerance, p, start))
+    scales = _scales(p)
     contact, row = _laws(p, scales, u, x, y)
     respond = _responses(p, scales, contact, row)
-    s = dp.free + jnp.einsum("nvk,nk->v", dp.Y, x) + y @ dp.Y_row
+    b = matvec(p.M, dp.free) - matvec(dp.M, u - p.free) + pulled(dp.J, x) + y @ dp.J_row
     dv = matvec(dp.J, u) + dp.cfm[:, None] * x
     r = matvec(contact.Rv, dv) + _data_tangents(contact.part, _blocks(dp, jnp.zeros_like(p.wanted)))
     r_row = row.Rv * (matvec(dp.J_row, u) + dp.cfm_row * y) + _data_tangents(row.part, _rows(dp))
-    dx, dy = respond(matvec(p.M, s), r, r_row)
-    du = s + jnp.einsum("nvk,nk->v", p.Y, dx) + dy @ p.Y_row
+    dx, dy = respond(b, r, r_row)
+    du = solve_inertia(p.M, p.chol, b + pulled(p.J, dx) + dy @ p.J_row)
     off = matvec(contact.Rv, matvec(p.J, du) + p.cfm[:, None] * dx) + matvec(contact.Rx, dx) + r
     off_row = row.Rv * (matvec(p.J_row, du) + p.cfm_row * dy) + row.Rx * dy + r_row
-    more, more_row = respond(jnp.zeros_like(s), off, off_row)
-    return (x, y, error, count), (dx + more, dy + more_row, jnp.zeros_like(error), np.zeros((), jax.dtypes.float0))
+    more, more_row = respond(jnp.zeros_like(b), off, off_row)
+    du = du + solve_inertia(p.M, p.chol, pulled(p.J, more) + more_row @ p.J_row)
+    still = jnp.zeros_like(error), np.zeros((), jax.dtypes.float0)
+    return (u, x, y, error, count), (du, dx + more, dy + more_row, *still)
+
+
+def pulled(J: Float[Array, "n 3 nv"], x: Float[Array, "n 3"]) -> Float[Array, " nv"]:
+    """J^T x of all contacts."""
+    return jnp.einsum("nka,nk->a", J, x)
 
 
 def _responses(p: Problem, scales: _Scales, contact: _Laws, row: _Laws) -> Callable[..., tuple[Array, Array]]:
-    """The linear map (M s, r, r_row) -> (dx, dy) of the linearised laws; what it needs is computed once."""
+    """The linear map (b, r, r_row) -> (dx, dy) of the linearised laws; what it needs is computed once."""
     E_inv = _inverse3(contact.Rx + jnp.maximum(p.cfm, SOFT * scales.A[:, 0, 0])[:, None, None] * contact.Rv)
     E_row = row.Rx + jnp.maximum(p.cfm_row, SOFT * scales.a_row) * row.Rv
     KJ, KJ_row = matmul(matmul(E_inv, contact.Rv), p.J), (row.Rv / E_row)[:, None] * p.J_row
@@ -408,7 +417,7 @@ def _responses(p: Problem, scales: _Scales, contact: _Laws, row: _Laws) -> Calla
 
     def respond(pushed: Array, r: Array, r_row: Array) -> tuple[Array, Array]:
         z, z_row = matvec(E_inv, r), r_row / E_row
-        du = _substitute(factors, pushed - jnp.einsum("nka,nk->a", p.J, z) - z_row @ p.J_row)
+        du = _substitute(factors, pushed - pulled(p.J, z) - z_row @ p.J_row)
         return -z - matvec(KJ, du), -z_row - matvec(KJ_row, du)
 
     return respond

@@ -134,7 +134,9 @@ def _among(rows: np.ndarray, soft: Soft) -> Callable[[str, Array], Array]:
         if name == "contact.relative_velocity":
             return soft.velocity[rows]
         if name in known:
-            return tap(name, known[name].at[rows].set(value))[rows]
+            among = known[name].at[rows].set(value)
+            changed = tap(name, among)
+            return value if changed is among else changed[rows]
         return value if name.startswith("contact.") else tap(name, value)
 
     return heard

@@ -29,8 +29,9 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from flexor.contact.contacts import Contacts, contact_velocity, jacobian_of_one, senses, tapped
-from flexor.contact.implicit import Problem, solve_implicitly, visit
+from flexor.contact.implicit import Problem, pulled, solve_implicitly, visit
 from flexor.dynamics import Kinematics
+from flexor.dynamics.crba import factor_inertia, inverse_times, solve_inertia
 from flexor.model.model import Model, Pairs
 from flexor.spatial import matvec
 from flexor.taps import Handler, tap
@@ -103,7 +104,7 @@ class NCP(eqx.Module):
             place, (distance, before, free_normal, restitution, baumgarte) = item
             J = jacobian_of_one(model, kin, *place)
             met = impact(distance, before, free_normal, dt, restitution, baumgarte, self.push_out)
-            return None, (J, solve_inertia(chol, J.T), *met)
+            return None, (J, inverse_times(chol, jax.lax.stop_gradient(J.T)), *met)
 
         def apart(_: None, item: tuple[Any, ...]) -> tuple[None, tuple[Array, ...]]:
             J, zero = jnp.zeros((3, len(qd)), qd.dtype), jnp.zeros((), qd.dtype)
@@ -113,29 +114,46 @@ class NCP(eqx.Module):
         speeds = (distance, before[:, 0], free_normal, c.restitution, c.baumgarte)
         _, (J, Y, hit, wanted) = visit(active, touch, apart, None, (places, speeds))
         problem = Problem(
-            free, M, J, Y, wanted, c.cfm, _near(contacts.friction, near),
+            free, M, chol, J, Y, wanted, c.cfm, _near(contacts.friction, near),
             rows, _row_response(model, chol, active_row), wanted_row, cfm, low, high, active, active_row,
         )  # fmt: skip
-        x, y, residual, count = solve_implicitly(self.iterations, self.tolerance, problem, start)
-        full, extra = _tapped(model, _spread(x, near, depth), y, dt, tap)
-        u, late = _pushed(problem, _near(full, near), y, hit, hit_row)
-        u = u if extra is None else u + solve_inertia(chol, extra)
+        u, x, y, residual, count = solve_implicitly(self.iterations, self.tolerance, problem, start)
+        change, extra = _tapped(model, _spread(x, near, depth), y, dt, tap)
+        if change is not None:
+            x = x + _near(change, near)
+            extra = pulled(J, _near(change, near)) + (0.0 if extra is None else extra)
+        if extra is not None:
+            u = u + solve_inertia(M, chol, extra)
+        late = _late(problem, x, y, hit, hit_row)
         left_out = jnp.maximum(jnp.sum(depth > 0) - self.most, 0)
-        return u, dt * u - late, Impulses(full, y, residual, count, left_out)
+        return u, dt * u - late, Impulses(_spread(x, near, depth), y, residual, count, left_out)
 
 
-def _pushed(p: Problem, x: Array, y: Array, hit: Array, hit_row: Array) -> tuple[Array, Array]:
-    """The velocity under all impulses, and by how much less they move the robot for acting late."""
+@jax.custom_jvp
+def _late(p: Problem, x: Array, y: Array, hit: Array, hit_row: Array) -> Array:
+    """By how much less the impulses move the robot for acting late: M^-1 sum_i t_i J_i^T x_i."""
 
-    def add(carry: tuple[Array, Array], item: tuple[Array, Array, Array]) -> tuple[tuple[Array, Array], None]:
-        push = item[0] @ item[1] if item[1].ndim else item[0] * item[1]
-        return (carry[0] + push, carry[1] + item[2] * push), None
+    def add(late: Array, item: tuple[Array, Array, Array]) -> tuple[Array, None]:
+        Y, x, t = item
+        return late + t * (matvec(Y, x) if x.ndim else Y * x), None
 
-    def leave(carry: tuple[Array, Array], _: Any) -> tuple[tuple[Array, Array], None]:
-        return carry, None
+    def leave(late: Array, _: Any) -> tuple[Array, None]:
+        return late, None
 
-    carry, _ = visit(p.active, add, leave, (p.free, jnp.zeros_like(p.free)), (p.Y, x, hit))
-    return visit(p.active_row, add, leave, carry, (p.Y_row, y, hit_row))[0]
+    late, _ = visit(p.active, add, leave, jnp.zeros_like(p.free), (p.Y, x, hit))
+    return visit(p.active_row, add, leave, late, (p.Y_row, y, hit_row))[0]
+
+
+@_late.defjvp
+def _late_jvp(primals: Any, tangents: Any) -> Any:
+    p, dp = primals[0], tangents[0]
+
+    def impulse(J: Array, J_row: Array, x: Array, y: Array, hit: Array, hit_row: Array) -> Array:
+        return pulled(J, hit[:, None] * x) + (hit_row * y) @ J_row
+
+    late = _late(*primals)
+    _, db = jax.jvp(impulse, (p.J, p.J_row, *primals[1:]), (dp.J, dp.J_row, *tangents[1:]))
+    return late, solve_inertia(p.M, p.chol, db - matvec(dp.M, late))
 
 
 def _nearest(depth: Array, most: int) -> Array | None:
@@ -167,23 +185,13 @@ def impact(
     return t, jnp.where(overlapping, push_out, jnp.where(coming, bounce, -distance / dt))
 
 
-def factor_inertia(M: Float[Array, "nv nv"]) -> Float[Array, "nv nv"]:
-    """Cholesky factor of M with its rows and columns reversed: leaves first, so that branches bring no fill-in."""
-    return jnp.linalg.cholesky(M[::-1, ::-1])
-
-
-def solve_inertia(chol: Float[Array, "nv nv"], b: Float[Array, "nv *n"]) -> Float[Array, "nv *n"]:
-    """M^-1 b with the factor of `factor_inertia`."""
-    return jax.scipy.linalg.cho_solve((chol, True), b[::-1])[::-1]
-
-
 def _row_response(model: Model, chol: Array, active: Array) -> Array:
     """M^-1 of the joint rows' Jacobian: a column of M^-1 for every joint, shared by its two limits."""
     limited, dry = model.topology.v_start[model.topology.limited], _dry(model)
     n, nv = len(limited), chol.shape[0]
     used = jnp.concatenate([active[:n] | active[n : 2 * n], active[2 * n :]])
     eye = jnp.asarray(np.eye(nv)[np.concatenate([limited, dry])], chol.dtype)
-    _, Y = visit(used, lambda _, e: (None, solve_inertia(chol, e)), lambda _, e: (None, jnp.zeros_like(e)), None, eye)
+    _, Y = visit(used, lambda _, e: (None, inverse_times(chol, e)), lambda _, e: (None, jnp.zeros_like(e)), None, eye)
     return jnp.concatenate([Y[:n], -Y[:n], Y[n:]])
 
 
@@ -215,18 +223,24 @@ def _joint_rows(model: Model, q: Array, dt: Array) -> tuple[Array, ...]:
     return rows, distance, low, high, both(model.joints.limit_cfm), both(model.joints.limit_baumgarte)
 
 
-def _tapped(model: Model, x: Array, y: Array, dt: Array, tap: Handler) -> tuple[Array, Array | None]:
-    """The impulses as named forces, and back: those of the contacts, and what listeners add to the joints', for any joint."""
+def _tapped(model: Model, x: Array, y: Array, dt: Array, tap: Handler) -> tuple[Array | None, Array | None]:
+    """The impulses as named forces: what listeners add to those of contacts and, for any joint, to those of the joints; None
+    where they leave them as they are."""
     t, limited, dry = model.topology, model.topology.limited, _dry(model)
-    fn = tap("contact.normal_force", x[:, 0] / dt)
-    ft = tap("contact.friction_force", x[:, 1:] / dt)
     n, at = len(limited), t.v_start[limited]
     zero = jnp.zeros(t.nv, x.dtype)
     limit = zero.at[at].set((y[:n] - y[n : 2 * n]) / dt)
     friction = zero.at[dry].set(y[2 * n :] / dt)
-    extra = None
-    for name, force in (("joint.limit_force", limit), ("joint.friction_force", friction)):
-        heard = tap(name, force)
-        if heard is not force:
-            extra = (heard - force) * dt if extra is None else extra + (heard - force) * dt
-    return jnp.concatenate([fn[:, None], ft], axis=1) * dt, extra
+    forces = {
+        "contact.normal_force": x[:, 0] / dt, "contact.friction_force": x[:, 1:] / dt,
+        "joint.limit_force": limit, "joint.friction_force": friction,
+    }  # fmt: skip
+    heard = {name: tap(name, force) for name, force in forces.items()}
+    fn, ft, *joint = (None if heard[name] is force else dt * (heard[name] - force) for name, force in forces.items())
+    contact = None
+    if fn is not None or ft is not None:
+        contact = jnp.zeros_like(x)
+        contact = contact if fn is None else contact.at[:, 0].set(fn)
+        contact = contact if ft is None else contact.at[:, 1:].set(ft)
+    added = [z for z in joint if z is not None]
+    return contact, jnp.sum(jnp.stack(added), axis=0) if added else None

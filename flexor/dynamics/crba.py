@@ -1,12 +1,18 @@
 """Joint-space inertia by the composite-rigid-body algorithm (Featherstone 2008, table 6.2), in world axes."""
 
+from typing import Any
+
+import jax
 import jax.numpy as jnp
+from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
 from flexor.dynamics.kinematics import Kinematics, node_inertias
 from flexor.dynamics.recursion import accumulate_inward
 from flexor.model.model import Model
 from flexor.spatial import matvec
+
+SOLUTION = "flexor.solution"  # name under which reverse mode may keep accelerations and impulses rather than solve again
 
 
 def composite_momenta(model: Model, kin: Kinematics) -> Float[Array, "nv 6"]:
@@ -24,3 +30,27 @@ def crba(model: Model, kin: Kinematics) -> Float[Array, "nv nv"]:
     M = jnp.where(carries, products, products.T)
     armature = model.joints.armature[model.topology.dof_joint]
     return jnp.where(dofs.coupled, M, 0.0) + jnp.diag(armature)
+
+
+def factor_inertia(M: Float[Array, "nv nv"]) -> Float[Array, "nv nv"]:
+    """Cholesky factor of M with its rows and columns reversed: leaves first, so that branches bring no fill-in. It has no
+    derivative; what is solved with it has."""
+    return jnp.linalg.cholesky(jax.lax.stop_gradient(M)[::-1, ::-1])
+
+
+def inverse_times(chol: Float[Array, "nv nv"], b: Float[Array, "nv *n"]) -> Float[Array, "nv *n"]:
+    """M^-1 b with the factor of `factor_inertia`; as a function of b alone."""
+    return jax.scipy.linalg.cho_solve((chol, True), b[::-1])[::-1]
+
+
+@jax.custom_jvp
+def solve_inertia(M: Float[Array, "nv nv"], chol: Float[Array, "nv nv"], b: Float[Array, " nv"]) -> Float[Array, " nv"]:
+    """x = M^-1 b, with dx = M^-1 (db - dM x): no derivative of the factor is needed."""
+    return inverse_times(chol, b)
+
+
+@solve_inertia.defjvp
+def _solve_inertia_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
+    (M, chol, _), (dM, _, db) = primals, tangents
+    x = checkpoint_name(solve_inertia(*primals), SOLUTION)
+    return x, solve_inertia(M, chol, db - matvec(dM, x))

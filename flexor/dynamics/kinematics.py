@@ -14,7 +14,9 @@ from flexor.model.model import Model
 from flexor.spatial import (
     axis_angle_matrix,
     cross,
+    inertia_matrix,
     matmul,
+    matvec,
     motion_cross,
     quat_to_matrix,
     rotate,
@@ -142,12 +144,27 @@ def node_velocities(model: Model, kin: Kinematics, qd: Float[Array, " nv"]) -> t
 
 def node_inertias(model: Model, kin: Kinematics) -> Float[Array, "nnode 6 6"]:
     """Spatial inertia of each node at `kin.origin`, world axes; a body's inertia sits on its last node."""
+    mass, com, six = _node_masses(model, kin)
+    return spatial_inertia(mass, com, rotated_inertia(kin.rot, six))
+
+
+def node_momenta(model: Model, kin: Kinematics, v: Float[Array, "nnode 6"]) -> Float[Array, "nnode 6"]:
+    """Inertia of each node times its motion vector, without the matrix: fewer operations for one or two vectors, and many
+    fewer in derivatives."""
+    mass, com, six = _node_masses(model, kin)
+    turning, R = v[:, :3], kin.rot
+    linear = mass[:, None] * (v[:, 3:] + cross(turning, com))
+    inner = matvec(inertia_matrix(six), matvec(jnp.swapaxes(R, -1, -2), turning))
+    return jnp.concatenate([matvec(R, inner) + cross(com, linear), linear], axis=-1)
+
+
+def _node_masses(model: Model, kin: Kinematics) -> tuple[Array, Array, Array]:
+    """Mass, centre of mass from `kin.origin` in world axes, and rotational inertia in its own axes, of each node."""
     nodes = model.topology.nodes
     own = nodes.of_body[nodes.body] == np.arange(len(nodes.body))
     mass = jnp.where(own, model.bodies.mass[nodes.body], 0.0)
     six = jnp.where(own[:, None], model.bodies.inertia[nodes.body], 0.0)
-    com = kin.pos + rotate(kin.rot, model.bodies.com[nodes.body]) - kin.origin
-    return spatial_inertia(mass, com, rotated_inertia(kin.rot, six))
+    return mass, kin.pos + rotate(kin.rot, model.bodies.com[nodes.body]) - kin.origin, six
 
 
 def body_poses(model: Model, kin: Kinematics) -> tuple[Float[Array, "nbody 3"], Float[Array, "nbody 3 3"]]:

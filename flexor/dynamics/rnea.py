@@ -3,30 +3,32 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flexor.dynamics.kinematics import Kinematics, node_inertias, node_velocities
+from flexor.dynamics.kinematics import Kinematics, node_momenta, node_velocities
 from flexor.dynamics.recursion import accumulate_inward, accumulate_outward, scatter_sum
 from flexor.model.model import Model
-from flexor.spatial import dot, force_cross, matvec, shift_force
+from flexor.spatial import dot, force_cross, shift_force
 
 
 def rnea(
     model: Model,
     kin: Kinematics,
-    qd: Float[Array, " nv"],
+    qd: Float[Array, " nv"] | None,
     qdd: Float[Array, " nv"],
     wrench: Float[Array, "nbody 6"] | None = None,
 ) -> Float[Array, " nv"]:
     """Generalised forces that give the accelerations qdd: M qdd + h - J^T wrench, the armature included.
 
-    `wrench`: moment about the body origin and force on every body, world axes.
+    `wrench`: moment about the body origin and force on every body, world axes. Without qd: M qdd alone.
     """
     nodes, dofs = model.topology.nodes, model.topology.dofs
-    v, c = node_velocities(model, kin, qd)
-    carried = scatter_sum(kin.S * qdd[:, None], dofs.node, len(nodes.body)) + c
-    base = jnp.concatenate([jnp.zeros(3, qd.dtype), -model.gravity])
-    a = accumulate_outward(nodes.levels, nodes.parent, carried) + base
-    inertia = node_inertias(model, kin)
-    f = matvec(inertia, a) + force_cross(v, matvec(inertia, v))
+    carried = scatter_sum(kin.S * qdd[:, None], dofs.node, len(nodes.body))
+    if qd is None:
+        f = node_momenta(model, kin, accumulate_outward(nodes.levels, nodes.parent, carried))
+    else:
+        v, c = node_velocities(model, kin, qd)
+        base = jnp.concatenate([jnp.zeros(3, qd.dtype), -model.gravity])
+        a = accumulate_outward(nodes.levels, nodes.parent, carried + c) + base
+        f = node_momenta(model, kin, a) + force_cross(v, node_momenta(model, kin, v))
     if wrench is not None:
         f = f - node_wrenches(model, kin, wrench)
     f = accumulate_inward(nodes.levels, nodes.parent, f)
@@ -42,7 +44,8 @@ def gravity_force(model: Model, kin: Kinematics) -> Float[Array, " nv"]:
     """g(q) = dV/dq: the forces that hold the robot still."""
     nodes, dofs = model.topology.nodes, model.topology.dofs
     a = jnp.concatenate([jnp.zeros(3, model.dtype), -model.gravity])
-    f = accumulate_inward(nodes.levels, nodes.parent, matvec(node_inertias(model, kin), a))
+    weights = node_momenta(model, kin, jnp.broadcast_to(a, (len(nodes.body), 6)))
+    f = accumulate_inward(nodes.levels, nodes.parent, weights)
     return dot(kin.S, f[dofs.node])
 
 

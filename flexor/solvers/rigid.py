@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flexor.contact import NCP, Mixed, Penalty, detect
-from flexor.contact.ncp import Impulses, factor_inertia, solve_inertia
+from flexor.contact.ncp import Impulses
 from flexor.dynamics import (
     Kinematics,
     aba,
@@ -24,6 +24,7 @@ from flexor.dynamics import (
     integrate,
     passive_force,
 )
+from flexor.dynamics.crba import factor_inertia, solve_inertia
 from flexor.dynamics.rnea import node_wrenches
 from flexor.model.model import Control, Model, State, as_control
 from flexor.solvers.integrators import AbstractIntegrator, SemiImplicitEuler
@@ -120,7 +121,7 @@ class RigidSolver(AbstractSolver):
             contacts, soft = contact.soft_forces(model, kin, contacts, qd)
             force, M = force + soft.force, M + dt * soft.damping
             resolve = partial(contact.resolve, soft)
-        free = qd + dt * tap("joint.acceleration", solve_inertia(factor_inertia(M), force))
+        free = qd + dt * tap("joint.acceleration", solve_inertia(M, factor_inertia(M), force))
         u, displacement, memory = resolve(model, kin, contacts, q, qd, free, M, dt, memory)
         return integrate(model, q, displacement), u, memory
 

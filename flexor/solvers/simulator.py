@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from flexor.augment import Augmentation, Blueprint, Layout
-from flexor.contact.implicit import SOLUTION
+from flexor.dynamics.crba import SOLUTION
 from flexor.model.model import Control, Model, State, as_control, check_coordinates
 from flexor.solvers.compiled import by_default, compiled
 from flexor.solvers.hybrid import HybridSolver
@@ -111,7 +111,7 @@ class Simulator(eqx.Module):
         """Trajectory from `state` under controls with a leading time axis, or under a policy `state -> control`.
 
         `steps` is needed where the controls do not tell. `record` names taps to keep (`fx.taps(sim)` lists them).
-        Reverse mode keeps a state and the contact impulses of each step and recomputes the rest, so memory does not grow with
+        Reverse mode keeps the state, the accelerations and the contact impulses of each step and recomputes the rest, so memory does not grow with
         the work in a step.
         """
         check_coordinates(self.model, state.q, state.qd)

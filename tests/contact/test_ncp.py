@@ -11,6 +11,7 @@ import flexor as fx
 from flexor.contact import implicit, laws, ncp
 from flexor.contact.contacts import contact_velocity
 from flexor.dynamics import integrate
+from flexor.dynamics.crba import factor_inertia, solve_inertia
 from tests.contact.scenes import BLOCK, simulator
 
 DT = 2e-3
@@ -80,7 +81,7 @@ def test_laws_hold_when_converged(robot, dtype):
         kin = fx.dynamics.forward_kinematics(model, q)
         contacts = fx.contact.detect(model, kin)
         M = fx.dynamics.crba(model, kin)
-        free = qd - DT * ncp.solve_inertia(ncp.factor_inertia(M), fx.dynamics.bias_force(model, kin, qd))
+        free = qd - DT * solve_inertia(M, factor_inertia(M), fx.dynamics.bias_force(model, kin, qd))
         dt = jnp.asarray(DT, dtype)
         u, _, out = contact.resolve(model, kin, contacts, q, qd, free, M, dt, contact.init(model, contacts))
         J = fx.contact.contact_jacobian(model, kin, contacts)
@@ -186,11 +187,12 @@ def _kin(model):
 
 def test_problem_without_contacts_or_rows_has_no_impulses():
     empty = implicit.Problem(
-        jnp.ones(2), jnp.eye(2), jnp.zeros((0, 3, 2)), jnp.zeros((0, 2, 3)), jnp.zeros(0), jnp.zeros(0), jnp.zeros(0),
+        jnp.ones(2), jnp.eye(2), jnp.eye(2), jnp.zeros((0, 3, 2)), jnp.zeros((0, 2, 3)), jnp.zeros(0), jnp.zeros(0), jnp.zeros(0),
         jnp.zeros((0, 2)), jnp.zeros((0, 2)), jnp.zeros(0), jnp.zeros(0), jnp.zeros(0), jnp.zeros(0),
         jnp.zeros(0, bool), jnp.zeros(0, bool),
     )  # fmt: skip
-    x, y, residual, count = implicit.solve_implicitly(5, 1e-9, empty, (jnp.zeros((0, 3)), jnp.zeros(0)))
+    u, x, y, residual, count = implicit.solve_implicitly(5, 1e-9, empty, (jnp.zeros((0, 3)), jnp.zeros(0)))
+    np.testing.assert_array_equal(u, empty.free)
     assert x.shape == (0, 3)
     assert y.shape == (0,)
     assert residual == 0
