@@ -57,6 +57,11 @@ def equals(what: str, value: int | str, target: int | str) -> Check:
     return Check(what, value, f"== {target}", value == target)
 
 
+def tell(text: str) -> None:
+    """Says on the error stream how far a long run has come."""
+    Console(stderr=True, highlight=False).print(f"[dim]{text}[/]")
+
+
 def machine() -> dict[str, Any]:
     """The machine, without its name."""
     return {

@@ -21,7 +21,7 @@ os.environ.setdefault("FLEXOR_CACHE", tempfile.mkdtemp(prefix="flexor-identifica
 import jax
 import numpy as np
 from _arm import DT, STEPS, Case, arm, case, named_bounds
-from _form import Check, Result, run
+from _form import Check, Result, run, tell
 from _peers import Evolution, Reached, by_sysid
 
 import flexor as fx
@@ -54,6 +54,7 @@ def measure(quick: bool) -> Result:
     nominal = arm(joints)
     first_case = case(nominal, 0, segments)
     first = by_flexor(nominal, first_case)[0].seconds
+    tell(f"first fit: {first:.1f} s")
     own: list[Reached] = []
     ratios: list[float] = []
     for seed in range(seeds):
@@ -61,9 +62,13 @@ def measure(quick: bool) -> Result:
         reached, unknown = by_flexor(nominal, x)
         own.append(reached)
         ratios.append(reached.error / x.true_error)
+        tell(
+            f"seed {seed}: {reached.seconds:.1f} s, {reached.iterations} iterations, {ratios[-1]:.3f} times the truth's error"
+        )
     compiling = first - own[0].seconds
     limit = 3.0 if quick else PATIENCE * first
     cases = [case(nominal, seed, segments) for seed in range(peers)]
+    tell(f"peers, each at most {limit:.0f} s for each of {peers} seeds")
     sysid = [by_sysid(nominal, x, WITHIN * x.true_error, limit) for x in cases]
     evolution = Evolution(nominal, SOLVER, DT)
     cma = [evolution.run(x, WITHIN * x.true_error, limit) for x in cases]

@@ -18,9 +18,8 @@ import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
-from _form import Check, Result, at_most, run
+from _form import Check, Result, at_most, run, tell
 from mujoco import rollout as mujoco_rollout
-from rich.console import Console
 
 import flexor as fx
 from flexor.dynamics import aba, forward_kinematics
@@ -261,11 +260,6 @@ def gradient_ratio(case: Case) -> float:
     gradient = fx.simd.vmap(jax.grad(end, (0, 1, 2, 3)), axes)
     times = [seconds(f, q, qd, u, masses) for f in (value, gradient)]
     return times[1] / times[0]
-
-
-def tell(text: str) -> None:
-    """Says on the error stream how far it has come."""
-    Console(stderr=True, highlight=False).print(f"[dim]{text}[/]")
 
 
 def more(what: str, value: float, target: float) -> Check:
