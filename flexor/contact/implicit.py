@@ -356,11 +356,17 @@ def _newton_step(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[Array
 
 def _eliminate(H: Array) -> list[tuple[Array, Array, Array]]:
     """Pivots (inverted), rows and columns of an elimination without row exchanges, leaves of the tree first, where M's
-    branches bring no fill-in."""
+    branches bring no fill-in.
+
+    Friction makes H unsymmetric, so a pivot may vanish though H is regular. Lanes cannot exchange rows each as it likes; a pivot
+    that is nothing beside its row is moved away from zero instead (Li & Demmel 1998), and what solves with the factors corrects
+    for it.
+    """
     H = H[::-1, ::-1]
-    factors = []
+    factors, least = [], jnp.finfo(H.dtype).eps ** 0.75
     while len(H):
-        inverse = 1 / H[0, 0]
+        floor = least * jnp.max(jnp.abs(H[0]))
+        inverse = 1 / jnp.where(jnp.abs(H[0, 0]) < floor, jnp.copysign(floor, H[0, 0]), H[0, 0])
         factors.append((inverse, H[0, 1:] * inverse, H[1:, 0]))
         H = H[1:, 1:] - H[1:, :1] * factors[-1][1]
     return factors

@@ -33,7 +33,7 @@ from flexor.contact.implicit import Problem, pulled, solve_implicitly, visit
 from flexor.dynamics import Kinematics
 from flexor.dynamics.crba import factor_inertia, inverse_times, solve_inertia
 from flexor.model.model import Model, Pairs
-from flexor.spatial import matvec
+from flexor.spatial import dot, matvec
 from flexor.taps import Handler, tap
 
 
@@ -88,7 +88,9 @@ class NCP(eqx.Module):
         chol = factor_inertia(M)
         contacts, depth = tapped(model, kin, contacts, tap)
         near = _nearest(depth, self.most)
-        before = _near(tap("contact.relative_velocity", contact_velocity(model, kin, contacts, qd)), near)
+        velocity = contact_velocity(model, kin, contacts, qd)
+        heard = tap("contact.relative_velocity", velocity)
+        more = None if heard is velocity else _near((heard - velocity)[:, 0], near)
         free_normal = _near(contact_velocity(model, kin, contacts, free)[:, 0], near)
         distance = _near(-depth, near)
         rows, gap, low, high, cfm, baumgarte = _joint_rows(model, q, dt)
@@ -101,8 +103,9 @@ class NCP(eqx.Module):
         c: Pairs = jax.tree.map(lambda p: _near(p, near), contacts.pairs)
 
         def touch(_: None, item: tuple[Any, ...]) -> tuple[None, tuple[Array, ...]]:
-            place, (distance, before, free_normal, restitution, baumgarte) = item
+            place, (distance, more, free_normal, restitution, baumgarte) = item
             J = jacobian_of_one(model, kin, *place)
+            before = dot(J[0], qd) if more is None else dot(J[0], qd) + more
             met = impact(distance, before, free_normal, dt, restitution, baumgarte, self.push_out)
             return None, (J, inverse_times(chol, jax.lax.stop_gradient(J.T)), *met)
 
@@ -111,7 +114,7 @@ class NCP(eqx.Module):
             return None, (J, J.T, zero, zero)
 
         places = tuple(_near(z, near) for z in (senses(model, contacts), contacts.point, contacts.normal))
-        speeds = (distance, before[:, 0], free_normal, c.restitution, c.baumgarte)
+        speeds = (distance, more, free_normal, c.restitution, c.baumgarte)
         _, (J, Y, hit, wanted) = visit(active, touch, apart, None, (places, speeds))
         problem = Problem(
             free, M, chol, J, Y, wanted, c.cfm, _near(contacts.friction, near),

@@ -13,6 +13,7 @@ import numpy as np
 from flexor.simd.program import BOOL, DTYPES, I64, Buffer, Carry, Program
 
 SMALL = 1024  # arrays in memory up to this size are read element by element, larger ones by loops
+COPIED = 256  # arrays in memory up to this size are copied element by element
 LARGE = 16384  # arrays of nodes beyond this size go to memory
 
 
@@ -144,7 +145,7 @@ def copied(p: Program, x: Array) -> Array:
 
 def copy_into(p: Program, x: Array, buffer: Buffer, offset: int, index: int | None) -> None:
     """Stores all elements, in order, from the given place on."""
-    if not x.in_loops:
+    if x.size <= COPIED or not (x.in_loops or x.buffer is not None):
         for k, n in enumerate(nodes(p, x).ravel().tolist()):
             p.store(buffer, offset + k, index, n)
         return

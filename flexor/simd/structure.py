@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from flexor.simd.arrays import Array, constant, copy_into, nodes
+from flexor.simd.arrays import COPIED, Array, constant, copy_into, nodes
 from flexor.simd.interpreter import Interpreter
 
 
@@ -45,7 +45,7 @@ def _concatenate(it: Interpreter, eqn: Any, *xs: Array) -> list[Array]:
 def _joined(it: Interpreter, axis: int, xs: list[Array]) -> list[Array]:
     dtype = xs[0].dtype
     total = sum(x.size for x in xs)
-    if total <= 4096 or all(x.buffer is None for x in xs):
+    if total <= COPIED or all(x.buffer is None for x in xs):
         return [Array(np.concatenate([nodes(it.p, x) for x in xs], axis), dtype)]
     buffer = it.p.buffer(dtype, total)
     places, start = [], 0
