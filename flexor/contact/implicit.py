@@ -96,6 +96,14 @@ def velocity(p: Problem, x: Array, y: Array) -> Array:
     return visit(p.active_row, push_row, lambda u, _: (u, None), u, (p.Y_row, y))[0]
 
 
+class _Point(NamedTuple):
+    """Impulses of contacts and rows, and their residual."""
+
+    x: Array
+    y: Array
+    error: Array
+
+
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def solve_implicitly(
     iterations: int, tolerance: float, p: Problem, start: tuple[Array, Array]
@@ -107,33 +115,28 @@ def solve_implicitly(
     scales = _scales(p)
     floor = jnp.maximum(tolerance, 16 * jnp.finfo(p.free.dtype).eps * (1 + jnp.max(jnp.abs(p.free))))
 
-    def iterate(carry: tuple[Any, Any, Array, Array]) -> tuple[Any, Any, Array, Array]:
+    def iterate(carry: tuple[_Point, _Point, Array, Array]) -> tuple[_Point, _Point, Array, Array]:
         now, before, count, stale = carry
         sweeps = jnp.minimum(SWEEPS[0] * 2**count, SWEEPS[1])
         _, x, y = lax.fori_loop(0, sweeps, lambda _, z: _sweep(p, scales, *z), (velocity(p, *now[:2]), *now[:2]))
-        now = swept = (x, y, residual(p, scales, x, y))
+        swept = _point(p, scales, x, y)
 
-        def descend(inner: tuple[Any, Any, Array]) -> tuple[Any, Any, Array]:
-            now = _newton(p, scales, inner[0])
-            return now, _better(now, inner[1]), inner[2] + 1
+        def descend(inner: tuple[_Point, Array]) -> tuple[_Point, Array]:
+            return _newton(p, scales, inner[0]), inner[1] + 1
 
-        start = (now, _better(now, before), jnp.zeros((), int))
-        now, best, _ = lax.while_loop(lambda c: (c[2] < NEWTON) & (c[1][2] > floor), descend, start)
+        more = (swept, jnp.zeros((), int))
+        now, _ = lax.while_loop(lambda c: (c[1] < NEWTON) & (c[0].error > floor), descend, more)
         # sweeps go on from where they were, unless Newton's method came closer
-        now = _better(now, swept)
-        return now, best, count + 1, jnp.where(best[2] < 0.9 * before[2], 0, stale + 1)
+        now = _best(p, now, swept)
+        best = _best(p, now, before)
+        return now, best, count + 1, jnp.where(best.error < 0.9 * before.error, 0, stale + 1)
 
-    def unsolved(carry: tuple[Any, Any, Array, Array]) -> Array:
-        return (carry[2] < iterations) & (carry[3] < STALE) & (carry[1][2] > floor)
+    def unsolved(carry: tuple[_Point, _Point, Array, Array]) -> Array:
+        return (carry[2] < iterations) & (carry[3] < STALE) & (carry[1].error > floor)
 
-    first, zero = (x, y, residual(p, scales, x, y)), jnp.zeros((), int)
+    first, zero = _point(p, scales, x, y), jnp.zeros((), int)
     _, best, count, _ = lax.while_loop(unsolved, iterate, (first, first, zero, zero))
-    return velocity(p, *best[:2]), *best, count
-
-
-def _better(new: Any, best: Any) -> Any:
-    """The one of two points (x, y, residual) with the smaller residual."""
-    return jax.tree.map(lambda a, b: jnp.where(new[2] < best[2], a, b), new, best)
+    return velocity(p, best.x, best.y), *best, count
 
 
 class _Scales(NamedTuple):
@@ -164,6 +167,25 @@ def _scales(p: Problem) -> _Scales:
     _, (A, A_inv, rate) = visit(p.active, contact, lambda _, item: (None, (eye, eye, one)), None, (p.J, p.Y, p.cfm))
     _, a_row = visit(p.active_row, row, lambda _, item: (None, one), None, (p.J_row, p.Y_row, p.cfm_row))
     return _Scales(A, A_inv, rate, a_row)
+
+
+def _point(p: Problem, scales: _Scales, x: Array, y: Array) -> _Point:
+    return _Point(x, y, residual(p, scales, x, y))
+
+
+def _best(p: Problem, new: _Point, old: _Point) -> _Point:
+    """The one with the smaller residual; impulses that nobody uses are not touched."""
+    closer = new.error < old.error
+
+    def choose(_: None, item: tuple[Array, Array]) -> tuple[None, Array]:
+        return None, jnp.where(closer, *item)
+
+    def keep(_: None, item: tuple[Array, Array]) -> tuple[None, Array]:
+        return None, item[1]
+
+    _, x = visit(p.active, choose, keep, None, (new.x, old.x))
+    _, y = visit(p.active_row, choose, keep, None, (new.y, old.y))
+    return _Point(x, y, jnp.where(closer, new.error, old.error))
 
 
 def _aim(u: Array, x: Array, block: Block, A: Array) -> tuple[Array, Array]:
@@ -279,30 +301,41 @@ def _laws(p: Problem, scales: _Scales, u: Array, x: Array, y: Array) -> tuple[_L
     return contact, _Laws(*jax.vmap(partial(linearised, row_law))(*part_row), (row_law, *part_row))
 
 
-def _newton(p: Problem, scales: _Scales, now: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+def _newton(p: Problem, scales: _Scales, now: _Point) -> _Point:
     """A point along the Newton step: the first that is better than where it started, or the best of all tried, which may be
     worse: the way to the right modes can lead uphill."""
-    x, y, before = now
-    dx, dy = _newton_step(p, scales, x, y)
+    dx, dy = _newton_step(p, scales, now.x, now.y)
 
-    def shortened(length: Array, item: tuple[Array, Array, Array]) -> tuple[Array, Array]:
-        x, dx, friction = item
-        xn = jnp.maximum(x[0] + length * dx[0], 0.0)
-        return length, jnp.concatenate([xn[None], _into_disc(x[1:] + length * dx[1:], friction * xn)])
+    def stay(_: None, item: tuple[Array, ...]) -> tuple[None, Array]:
+        return None, item[0]
 
-    def point(length: Array) -> tuple[Array, Array, Array]:
-        _, to = visit(p.active, shortened, lambda c, item: (c, item[0]), length, (x, dx, p.friction))
-        to_row = jnp.clip(y + length * dy, p.low, p.high)
-        return to, to_row, residual(p, scales, to, to_row)
+    def add(_: None, item: tuple[Array, ...]) -> tuple[None, Array]:
+        return None, item[0] + item[1]
 
-    def shorter(carry: tuple[Any, Array]) -> tuple[Any, Array]:
+    def tried(length: Array) -> _Point:
+        def contact(_: None, item: tuple[Array, Array, Array]) -> tuple[None, Array]:
+            x, dx, friction = item
+            xn = jnp.maximum(x[0] + length * dx[0], 0.0)
+            return None, jnp.concatenate([xn[None], _into_disc(x[1:] + length * dx[1:], friction * xn)])
+
+        def row(_: None, item: tuple[Array, ...]) -> tuple[None, Array]:
+            y, dy, low, high = item
+            return None, jnp.clip(y + length * dy, low, high)
+
+        _, x = visit(p.active, contact, stay, None, (now.x, dx, p.friction))
+        _, y = visit(p.active_row, row, stay, None, (now.y, dy, p.low, p.high))
+        return _point(p, scales, x, y)
+
+    def shorter(carry: tuple[_Point, Array]) -> tuple[_Point, Array]:
         best, length = carry
-        return _better(point(length), best), length / 2
+        return _best(p, tried(length), best), length / 2
 
-    full = (x + dx, y + dy, residual(p, scales, x + dx, y + dy))
-    full = (*full[:2], jnp.where(jnp.isnan(full[2]), jnp.inf, full[2]))
-    best, _ = lax.while_loop(lambda c: (c[1] > 0.1) & (c[0][2] >= before), shorter, (full, jnp.ones((), x.dtype)))
-    return best
+    _, x = visit(p.active, add, stay, None, (now.x, dx))
+    _, y = visit(p.active_row, add, stay, None, (now.y, dy))
+    full = _point(p, scales, x, y)
+    full = full._replace(error=jnp.where(jnp.isnan(full.error), jnp.inf, full.error))
+    one = jnp.ones((), x.dtype)
+    return lax.while_loop(lambda c: (c[1] > 0.1) & (c[0].error >= now.error), shorter, (full, one))[0]
 
 
 def _newton_step(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[Array, Array]:

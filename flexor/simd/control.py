@@ -231,9 +231,14 @@ def _while(it: Interpreter, eqn: Any, *args: Array) -> list[Array]:
         going = int(nodes(p, it.closed(q["cond_jaxpr"], [*test, *carried.inner])[0]).reshape(()))
         alive = p.phi(BOOL, together)  # a lane that has left does not come back
         loop.going = going if together else p.node("and", BOOL, alive, going)
+    outer = p.wanted
     with p.inside(loop, loop.body):
+        p.wanted = outer if together else loop.going
         out = it.closed(q["body_jaxpr"], [*fixed, *carried.inner])
-    loop.carries.append(Carry(alive, p.const(True, BOOL), loop.going, p.after(loop, BOOL, together)))
+        p.wanted = outer
+    # what lanes do that have left a loop around this one is of no interest
+    start = p.const(True, BOOL) if together or outer is None else outer
+    loop.carries.append(Carry(alive, start, loop.going, p.after(loop, BOOL, together)))
     final = carried.finish(out, None if together else loop.going)
     p.effects.append(loop)
     return final
@@ -280,10 +285,11 @@ def _chosen(p: Program, mask: int, new: np.ndarray, old: np.ndarray) -> np.ndarr
 def _guarded(it: Interpreter, body: Any, mask: int, args: Sequence[Array], otherwise: list[np.ndarray]) -> list[np.ndarray]:
     """The results of a branch where the mask says so, and `otherwise` elsewhere; skipped where no lane wants it."""
     p = it.p
-    branch = p.branch(mask)
+    branch, outer = p.branch(mask), p.wanted
     with p.inside(branch, branch.body):
+        p.wanted = mask if outer is None else p.node("and", BOOL, outer, mask)
         inner = [_chosen(p, mask, new, old) for new, old in zip(_results(it, body, args), otherwise, strict=True)]
-    out = []
+    p.wanted, out = outer, []
     for ids, old in zip(inner, otherwise, strict=True):
         after = ids.copy().ravel()
         for k, (n, o) in enumerate(zip(ids.ravel().tolist(), old.ravel().tolist(), strict=True)):

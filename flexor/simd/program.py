@@ -106,6 +106,7 @@ class Program:
         self.value: dict[int, Any] = {}
         self.regions = [Region(0, 0, 0), Region(0, 1, 0)]
         self.current = BLOCK
+        self.wanted: int | None = None  # the lanes whose results are of interest where nodes are made now; None: all
         self.block: list[Any] = []
         self.effects = self.block
         self.buffers: list[Buffer] = []
