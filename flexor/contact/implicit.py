@@ -243,10 +243,11 @@ def _sweep(p: Problem, scales: _Scales, u: Array, x: Array, y: Array) -> tuple[A
 def _visit_contact(u: Array, item: tuple[Any, ...]) -> tuple[Array, Array]:
     """One contact given all others: the sticking impulse if the cone holds it, else normal, then tangents projected."""
     x, block, Y, A, A_inv = item
-    lack = matvec(block.J, u) + block.cfm * x - jnp.zeros_like(x).at[0].set(block.wanted)
+    known = block.cfm * x - jnp.zeros_like(x).at[0].set(block.wanted)
+    lack = (known + matvec(block.J[:, ::2], u[::2])) + matvec(block.J[:, 1::2], u[1::2])
     stick = x - matvec(A_inv, lack)
     holds = (stick[0] > 0) & (dot(stick[1:], stick[1:]) <= (block.friction * stick[0]) ** 2)
-    xn = jnp.maximum(x[0] - lack[0] / A[0, 0], 0.0)
+    xn = jnp.maximum(x[0] - lack[0] * (1 / A[0, 0]), 0.0)
     slip = lack[1:] + A[1:, 0] * (xn - x[0])
     xt = _into_disc(x[1:] - block.rate * slip, block.friction * xn)
     new = jnp.where(holds, stick, jnp.concatenate([xn[None], xt]))
