@@ -26,7 +26,7 @@ from jax import lax
 from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
-from flexor.contact.laws import SOFT, Block, Row, Slope, contact_law, linearised, row_law, slope, turned
+from flexor.contact.laws import SOFT, Block, Row, Slope, contact_law, linearised, row_law, slope, softened, turned
 from flexor.dynamics.crba import SOLUTION, solve_inertia
 from flexor.spatial import cross, dot, matmul, matvec
 
@@ -97,8 +97,9 @@ def velocity(p: Problem, x: Array, y: Array) -> Array:
 
 
 class _Point(NamedTuple):
-    """Impulses of contacts and rows, and their residual."""
+    """The velocity, impulses of contacts and rows, and their residual."""
 
+    u: Array
     x: Array
     y: Array
     error: Array
@@ -118,59 +119,64 @@ def solve_implicitly(
     def iterate(carry: tuple[_Point, _Point, Array, Array]) -> tuple[_Point, _Point, Array, Array]:
         now, before, count, stale = carry
         sweeps = jnp.minimum(SWEEPS[0] * 2**count, SWEEPS[1])
-        _, x, y = lax.fori_loop(0, sweeps, lambda _, z: _sweep(p, scales, *z), (velocity(p, *now[:2]), *now[:2]))
+        _, x, y = lax.fori_loop(0, sweeps, lambda _, z: _sweep(p, scales, *z), now[:3])
         swept = _point(p, scales, x, y)
 
-        def descend(inner: tuple[_Point, Array]) -> tuple[_Point, Array]:
-            return _newton(p, scales, inner[0]), inner[1] + 1
+        def descend(inner: tuple[_Point, _Point, Array]) -> tuple[_Point, _Point, Array]:
+            now = _newton(p, scales, inner[0])
+            return now, _best(p, now, inner[1]), inner[2] + 1
 
-        more = (swept, jnp.zeros((), int))
-        now, _ = lax.while_loop(lambda c: (c[1] < NEWTON) & (c[0].error > floor), descend, more)
+        start = (swept, _best(p, swept, before), jnp.zeros((), int))
+        now, best, _ = lax.while_loop(lambda c: (c[2] < NEWTON) & (c[1].error > floor), descend, start)
         # sweeps go on from where they were, unless Newton's method came closer
-        now = _best(p, now, swept)
-        best = _best(p, now, before)
-        return now, best, count + 1, jnp.where(best.error < 0.9 * before.error, 0, stale + 1)
+        return _best(p, now, swept), best, count + 1, jnp.where(best.error < 0.9 * before.error, 0, stale + 1)
 
     def unsolved(carry: tuple[_Point, _Point, Array, Array]) -> Array:
         return (carry[2] < iterations) & (carry[3] < STALE) & (carry[1].error > floor)
 
     first, zero = _point(p, scales, x, y), jnp.zeros((), int)
     _, best, count, _ = lax.while_loop(unsolved, iterate, (first, first, zero, zero))
-    return velocity(p, best.x, best.y), *best, count
+    return *best, count
 
 
 class _Scales(NamedTuple):
-    """Own compliance of contacts and rows (with CFM), its inverse, and the rates of the projections."""
+    """Own compliance of contacts and rows (with CFM), its inverse, and the rates of the projections: of the normal alone, of
+    the tangents; and the stiffness that Newton's method gives a contact."""
 
     A: Array
     A_inv: Array
+    normal: Array
     rate: Array
+    stiff: Array
     a_row: Array
 
 
 def _scales(p: Problem) -> _Scales:
     eye, tiny = jnp.eye(3, dtype=p.J.dtype), jnp.finfo(p.J.dtype).tiny
 
-    def contact(_: None, item: tuple[Array, Array, Array]) -> tuple[None, tuple[Array, Array, Array]]:
+    def contact(_: None, item: tuple[Array, Array, Array]) -> tuple[None, tuple[Array, ...]]:
         J, Y, cfm = item
         A = matmul(J, Y) + cfm * eye
         # a direction in which nothing moves has no compliance; any positive number serves there, since no impulse can act
         A = A.at[0, 0].set(jnp.where(A[0, 0] > tiny, A[0, 0], 1.0))
         slip = _largest(A[1:, 1:])
-        return None, (A, _inverse3(A), 1 / jnp.where(slip > tiny, slip, 1.0))
+        rates = 1 / A[0, 0], 1 / jnp.where(slip > tiny, slip, 1.0), 1 / softened(cfm, A)
+        return None, (A, _inverse3(A), *rates)
 
     def row(_: None, item: tuple[Array, Array, Array]) -> tuple[None, Array]:
         a = dot(item[0], item[1]) + item[2]
         return None, jnp.where(a > tiny, a, 1.0)
 
     one = jnp.ones((), p.J.dtype)
-    _, (A, A_inv, rate) = visit(p.active, contact, lambda _, item: (None, (eye, eye, one)), None, (p.J, p.Y, p.cfm))
+    idle = (eye, eye, one, one, one)
+    _, found = visit(p.active, contact, lambda _, item: (None, idle), None, (p.J, p.Y, p.cfm))
     _, a_row = visit(p.active_row, row, lambda _, item: (None, one), None, (p.J_row, p.Y_row, p.cfm_row))
-    return _Scales(A, A_inv, rate, a_row)
+    return _Scales(*found, a_row)
 
 
 def _point(p: Problem, scales: _Scales, x: Array, y: Array) -> _Point:
-    return _Point(x, y, residual(p, scales, x, y))
+    u = velocity(p, x, y)
+    return _Point(u, x, y, residual(p, scales, u, x, y))
 
 
 def _best(p: Problem, new: _Point, old: _Point) -> _Point:
@@ -185,7 +191,7 @@ def _best(p: Problem, new: _Point, old: _Point) -> _Point:
 
     _, x = visit(p.active, choose, keep, None, (new.x, old.x))
     _, y = visit(p.active_row, choose, keep, None, (new.y, old.y))
-    return _Point(x, y, jnp.where(closer, new.error, old.error))
+    return _Point(jnp.where(closer, new.u, old.u), x, y, jnp.where(closer, new.error, old.error))
 
 
 def _aim(u: Array, x: Array, block: Block, A: Array) -> tuple[Array, Array]:
@@ -199,9 +205,8 @@ def _aim_row(u: Array, y: Array, row: Row, a: Array) -> Array:
     return y - (dot(row.J, u) + row.cfm * y - row.wanted) / a
 
 
-def residual(p: Problem, scales: _Scales, x: Array, y: Array) -> Array:
+def residual(p: Problem, scales: _Scales, u: Array, x: Array, y: Array) -> Array:
     """Largest violation of the laws in m/s or rad/s: how far the impulses are from their projections, times the compliance."""
-    u = velocity(p, x, y)
 
     def contact(worst: Array, item: tuple[Array, Block, Array]) -> tuple[Array, None]:
         x, block, A = item
@@ -234,7 +239,7 @@ def _mode_row(u: Array, y: Array, row: Row, a: Array) -> tuple[Array, Array]:
 
 def _sweep(p: Problem, scales: _Scales, u: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
     """One projected Gauss-Seidel sweep over all contacts, then over all rows; u is the velocity with these impulses."""
-    items = (x, _blocks(p, scales.rate), p.Y, scales.A, scales.A_inv)
+    items = (x, _blocks(p, scales.rate), p.Y, scales.A, scales.A_inv, scales.normal)
     u, x = visit(p.active, _visit_contact, lambda u, item: (u, item[0]), u, items)
     u, y = visit(p.active_row, _visit_row, lambda u, item: (u, item[0]), u, (y, _rows(p), p.Y_row, scales.a_row))
     return u, x, y
@@ -242,12 +247,13 @@ def _sweep(p: Problem, scales: _Scales, u: Array, x: Array, y: Array) -> tuple[A
 
 def _visit_contact(u: Array, item: tuple[Any, ...]) -> tuple[Array, Array]:
     """One contact given all others: the sticking impulse if the cone holds it, else normal, then tangents projected."""
-    x, block, Y, A, A_inv = item
+    x, block, Y, A, A_inv, normal = item
     known = block.cfm * x - jnp.zeros_like(x).at[0].set(block.wanted)
+    # two sums side by side: everything here waits for the last
     lack = (known + matvec(block.J[:, ::2], u[::2])) + matvec(block.J[:, 1::2], u[1::2])
     stick = x - matvec(A_inv, lack)
     holds = (stick[0] > 0) & (dot(stick[1:], stick[1:]) <= (block.friction * stick[0]) ** 2)
-    xn = jnp.maximum(x[0] - lack[0] * (1 / A[0, 0]), 0.0)
+    xn = jnp.maximum(x[0] - normal * lack[0], 0.0)
     slip = lack[1:] + A[1:, 0] * (xn - x[0])
     xt = _into_disc(x[1:] - block.rate * slip, block.friction * xn)
     new = jnp.where(holds, stick, jnp.concatenate([xn[None], xt]))
@@ -305,7 +311,7 @@ def _laws(p: Problem, scales: _Scales, u: Array, x: Array, y: Array) -> tuple[_L
 def _newton(p: Problem, scales: _Scales, now: _Point) -> _Point:
     """A point along the Newton step: the first that is better than where it started, or the best of all tried, which may be
     worse: the way to the right modes can lead uphill."""
-    dx, dy = _newton_step(p, scales, now.x, now.y)
+    dx, dy = _newton_step(p, scales, *now[:3])
 
     def stay(_: None, item: tuple[Array, ...]) -> tuple[None, Array]:
         return None, item[0]
@@ -339,16 +345,15 @@ def _newton(p: Problem, scales: _Scales, now: _Point) -> _Point:
     return lax.while_loop(lambda c: (c[1] > 0.1) & (c[0].error >= now.error), shorter, (full, one))[0]
 
 
-def _newton_step(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[Array, Array]:
+def _newton_step(p: Problem, scales: _Scales, u: Array, x: Array, y: Array) -> tuple[Array, Array]:
     """Newton step for the laws in the modes that the impulses are in now.
 
     With dx = -(z + K J du) and M du = J^T dx, the step solves (M + sum J^T K J) du = -sum J^T z.
     """
-    u = velocity(p, x, y)
 
-    def contact(carry: tuple[Array, Array], item: tuple[Array, Block, Array]) -> tuple[Any, Slope]:
-        x, block, A = item
-        k = slope(block, A, u, x)
+    def contact(carry: tuple[Array, Array], item: tuple[Array, Block, Array, Array]) -> tuple[Any, Slope]:
+        x, block, A, stiff = item
+        k = slope(block, A, stiff, u, x)
         n, a, c = turned(k.aim, block.J)
         H, b = carry
         for left, right in ((n + k.cone * a, k.normal * n), (a, k.along * a), (c, k.across * c)):
@@ -364,7 +369,7 @@ def _newton_step(p: Problem, scales: _Scales, x: Array, y: Array) -> tuple[Array
         return (H + row.J[:, None] * (K * row.J), b - row.J * z), (K, z)
 
     zero, zeros = jnp.zeros((), x.dtype), jnp.zeros_like(p.free)
-    blocks = (x, _blocks(p, scales.rate), scales.A)
+    blocks = (x, _blocks(p, scales.rate), scales.A, scales.stiff)
     idle = Slope(jnp.zeros(2, x.dtype), zero, zero, zero, zero, jnp.zeros(3, x.dtype))
     system, slopes = visit(p.active, contact, lambda c, _: (c, idle), (p.M, zeros), blocks)
     system, row_slopes = visit(p.active_row, limit, lambda c, _: (c, (zero, zero)), system, (y, _rows(p), scales.a_row))
@@ -449,7 +454,7 @@ def pulled(J: Float[Array, "n 3 nv"], x: Float[Array, "n 3"]) -> Float[Array, " 
 
 def _responses(p: Problem, scales: _Scales, contact: _Laws, row: _Laws) -> Callable[..., tuple[Array, Array]]:
     """The linear map (b, r, r_row) -> (dx, dy) of the linearised laws; what it needs is computed once."""
-    E_inv = _inverse3(contact.Rx + jnp.maximum(p.cfm, SOFT * scales.A[:, 0, 0])[:, None, None] * contact.Rv)
+    E_inv = _inverse3(contact.Rx + softened(p.cfm, scales.A)[:, None, None] * contact.Rv)
     E_row = row.Rx + jnp.maximum(p.cfm_row, SOFT * scales.a_row) * row.Rv
     KJ, KJ_row = matmul(matmul(E_inv, contact.Rv), p.J), (row.Rv / E_row)[:, None] * p.J_row
     H = p.M + jnp.einsum("nka,nkb->ab", p.J, KJ) + jnp.einsum("na,nb->ab", p.J_row, KJ_row)

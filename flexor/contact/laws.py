@@ -84,13 +84,19 @@ def turned(aim: Array, v: Array) -> Array:
     return jnp.stack([v[0], aim[0] * v[1] + aim[1] * v[2], aim[0] * v[2] - aim[1] * v[1]])
 
 
-def slope(block: Block, A: Array, u: Array, x: Array) -> Slope:
-    """The laws of `contact_law` in the mode that the impulse is in, solved for dx: E dx + Rv dv + R = 0, E = Rx + c Rv.
+def softened(cfm: Array, A: Array) -> Array:
+    """c, the compliance of a contact itself in Newton's method."""
+    return jnp.maximum(cfm, SOFT * A[..., 0, 0])
+
+
+def slope(block: Block, A: Array, stiff: Array, u: Array, x: Array) -> Slope:
+    """The laws of `contact_law` in the mode that the impulse is in, solved for dx: E dx + Rv dv + R = 0, E = Rx + c Rv; `stiff`
+    is 1 / c.
 
     Open: dx = -x. Sticking: dx = -(v + dv) / c. Sliding with s = mu x_n / |a|, a = x_t - rate v_t: the impulse goes on along a to
     the cone's edge, and turns across it with the slope rate s / (1 - s + s c rate).
     """
-    c = jnp.maximum(block.cfm, SOFT * A[0, 0])
+    c = softened(block.cfm, A)
     v = matvec(block.J, u) + block.cfm * x
     normal, aim = x[0] - (v[0] - block.wanted) / A[0, 0], x[1:] - block.rate * v[1:]
     edge, square = block.friction * x[0], dot(aim, aim)
@@ -99,7 +105,7 @@ def slope(block: Block, A: Array, u: Array, x: Array) -> Slope:
     aim = aim / length
     share = edge / length
     turn = 1 / jnp.where(sliding, (1 - share) + share * c * block.rate, 1.0)
-    stiff = jnp.where(closed, 1 / c, 0.0)
+    stiff = jnp.where(closed, stiff, 0.0)
     vt, xt = turned(aim, v), turned(aim, x)
     z_n = jnp.where(closed, (v[0] - block.wanted) * stiff, x[0])
     slide_a, slide_c = xt[1] - edge + block.friction * z_n, xt[2] * turn

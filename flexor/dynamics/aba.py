@@ -3,9 +3,9 @@
 Joints with several degrees of freedom are eliminated one degree at a time, which is the same factorisation as with the
 joint's block, without a matrix inverse: a six-dof joint is a chain of six one-dof joints with massless links between.
 
-The derivative is that of the equation it solves, M qdd + h = tau: dqdd = M^-1 (dtau - d(M qdd + h) at fixed qdd), inverse dynamics
-differentiated and the same factorisation once more (Carpentier & Mansard 2018), which is less than half the work of the
-derivative of the algorithm.
+The derivative is that of the equation it solves, M qdd + h = tau: dqdd = M^-1 (dtau - d(M qdd + h) at fixed qdd), by inverse
+dynamics differentiated and the same factorisation once more (Carpentier & Mansard 2018). That is less work than to differentiate
+the algorithm, and the accelerations are all that reverse mode needs to keep of it.
 """
 
 from functools import partial

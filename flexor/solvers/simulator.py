@@ -111,8 +111,8 @@ class Simulator(eqx.Module):
         """Trajectory from `state` under controls with a leading time axis, or under a policy `state -> control`.
 
         `steps` is needed where the controls do not tell. `record` names taps to keep (`fx.taps(sim)` lists them).
-        Reverse mode keeps the state, the accelerations and the contact impulses of each step and recomputes the rest, so memory does not grow with
-        the work in a step.
+        Reverse mode keeps the state, the accelerations and the contact impulses of each step and recomputes the rest, so memory
+        does not grow with the work in a step.
         """
         check_coordinates(self.model, state.q, state.qd)
         unknown = [name for name in record if name not in TAPS]

@@ -234,7 +234,7 @@ def test_slopes_are_those_of_the_laws(mode, dtype):
     x[1:] += (wish * aim / np.linalg.norm(aim) - aim) / (1 - rate * cfm)
     block = laws.Block(*(jnp.asarray(z, dtype) for z in (J, wanted, cfm, mu, rate)))
     A, u, x = (jnp.asarray(z, dtype) for z in (A, u, x))
-    k = laws.slope(block, A, u, x)
+    k = laws.slope(block, A, 1 / laws.softened(block.cfm, A), u, x)
     du = jnp.asarray(rng.normal(size=nv), dtype)
     dn, da, dc = laws.turned(k.aim, block.J @ du)
     pushed = k.normal * dn

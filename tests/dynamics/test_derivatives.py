@@ -94,7 +94,7 @@ def test_backwards_is_the_transpose_of_forwards(model, at, place, solve):
 
     @compiled
     def both(here, way):
-        value, pull = jax.vjp(lambda x: solve(model, at.q, x), here)
+        _, pull = jax.vjp(lambda x: solve(model, at.q, x), here)
         pairs = jax.tree.map(lambda a, b: jnp.sum(a * b), pull(force)[0], way)
         return jax.tree.reduce(jnp.add, pairs), force @ jax.jvp(lambda x: solve(model, at.q, x), (here,), (way,))[1]
 
