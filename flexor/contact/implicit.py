@@ -169,9 +169,9 @@ def _scales(p: Problem) -> _Scales:
 
     one = jnp.ones((), p.J.dtype)
     idle = (eye, eye, one, one, one)
-    _, found = visit(p.active, contact, lambda _, item: (None, idle), None, (p.J, p.Y, p.cfm))
+    _, (A, A_inv, normal, rate, stiff) = visit(p.active, contact, lambda _, item: (None, idle), None, (p.J, p.Y, p.cfm))
     _, a_row = visit(p.active_row, row, lambda _, item: (None, one), None, (p.J_row, p.Y_row, p.cfm_row))
-    return _Scales(*found, a_row)
+    return _Scales(A, A_inv, normal, rate, stiff, a_row)
 
 
 def _point(p: Problem, scales: _Scales, x: Array, y: Array) -> _Point:

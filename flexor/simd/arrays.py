@@ -170,19 +170,20 @@ def reader(p: Program, x: Array) -> Callable[[int], int]:
     return lambda i: p.load(buffer, 0, shifted(p, x.index, p.load(table, 0, i)))
 
 
-def mapped(p: Program, f: Callable[..., int], dtype: np.dtype, *operands: Array) -> Array:
-    """f of every element: element by element, or by a loop where arrays are large."""
+def mapped(p: Program, f: Callable[..., int], dtype: np.dtype, *operands: Array, most: int | None = None) -> Array:
+    """f of every element: element by element, or by a loop where arrays are large, or lanes have more than `most` elements."""
     shape = np.broadcast_shapes(*(x.shape for x in operands))
     spread = [x.with_at(np.broadcast_to(x.at, shape)) for x in operands]
-    if any(x.in_loops for x in spread):
-        count = int(np.prod(shape))
+    count = int(np.prod(shape))
+    many = most is not None and count > most and not all(uniform(p, x) for x in operands)
+    if many or any(x.in_loops for x in spread):
         readers = [reader(p, x) for x in spread]
         buffer = p.buffer(dtype, count)
         with p.count(count) as i:
             p.store(buffer, 0, i, f(*(read(i) for read in readers)))
         return Array(np.arange(count).reshape(shape), dtype, buffer)
     columns = [nodes(p, x).ravel().tolist() for x in spread]
-    ids = np.fromiter((f(*item) for item in zip(*columns, strict=True)), dtype=np.int64, count=int(np.prod(shape)))
+    ids = np.fromiter((f(*item) for item in zip(*columns, strict=True)), dtype=np.int64, count=count)
     return Array(ids.reshape(shape), dtype)
 
 

@@ -10,6 +10,8 @@ from flexor.simd.arrays import Array, UnsupportedError, mapped
 from flexor.simd.interpreter import Interpreter
 from flexor.simd.program import BOOL, Program
 
+MOST = 64  # elementary functions in a row: each is some thirty operations
+
 
 def _direct(op: str, result: np.dtype | None = None) -> Any:
     """A rule that is one operation of the scalar program."""
@@ -21,11 +23,11 @@ def _direct(op: str, result: np.dtype | None = None) -> Any:
     return rule
 
 
-def _written(f: Callable[..., int], result: np.dtype | None = None) -> Any:
-    """A rule that a function of the program and nodes writes out."""
+def _written(f: Callable[..., int], result: np.dtype | None = None, most: int | None = None) -> Any:
+    """A rule that a function of the program and nodes writes out; by a loop for more than `most` elements."""
 
     def rule(it: Interpreter, eqn: Any, *xs: Array) -> list[Array]:
-        return [mapped(it.p, lambda *a: f(it.p, *a), result or xs[0].dtype, *xs)]
+        return [mapped(it.p, lambda *a: f(it.p, *a), result or xs[0].dtype, *xs, most=most)]
 
     return rule
 
@@ -144,5 +146,5 @@ RULES = {
     "is_finite": _written(_is_finite, BOOL),
     "sign": _written(_sign),
     "square": _written(_square),
-    **{name: _written(f) for name, f in fn.FUNCTIONS.items()},
+    **{name: _written(f, most=MOST) for name, f in fn.FUNCTIONS.items()},
 }

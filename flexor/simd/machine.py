@@ -18,12 +18,14 @@ _loaded: list[Any] = []
 def llvm() -> Any:
     """llvmlite's binding, ready for this processor; ImportError where there is none.
 
-    LLVM's own scheduling of instructions is switched off (in the whole process: it knows no other way): kernels come in a
-    good order already, would wait twice as long for it, and spill more registers after it.
+    LLVM's own scheduling of instructions, before and after registers are allocated, is switched off (in the whole process: it
+    knows no other way): kernels come in a good order already, would wait up to four times as long for it, and spill more
+    registers after it.
     """
     import llvmlite.binding as binding
 
-    binding.set_option("", "-enable-misched=0")
+    for option in ("-enable-misched=0", "-post-RA-scheduler=0"):
+        binding.set_option("", option)
     binding.initialize_native_target()
     binding.initialize_native_asmprinter()
     return binding
