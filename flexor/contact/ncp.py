@@ -121,12 +121,10 @@ class NCP(eqx.Module):
             rows, _row_response(model, chol, active_row), wanted_row, cfm, low, high, active, active_row,
         )  # fmt: skip
         u, x, y, residual, count = solve_implicitly(self.iterations, self.tolerance, problem, start)
-        change, extra = _tapped(model, _spread(x, near, depth), y, dt, tap)
+        change, push = _tapped(model, _spread(x, near, depth), y, dt, tap)
         if change is not None:
-            x = x + _near(change, near)
-            extra = pulled(J, _near(change, near)) + (0.0 if extra is None else extra)
-        if extra is not None:
-            u = u + solve_inertia(M, chol, extra)
+            x, push = x + _near(change, near), push + pulled(J, _near(change, near))
+        u = u if push is None else u + solve_inertia(M, chol, push)
         late = _late(problem, x, y, hit, hit_row)
         left_out = jnp.maximum(jnp.sum(depth > 0) - self.most, 0)
         return u, dt * u - late, Impulses(_spread(x, near, depth), y, residual, count, left_out)
@@ -226,9 +224,9 @@ def _joint_rows(model: Model, q: Array, dt: Array) -> tuple[Array, ...]:
     return rows, distance, low, high, both(model.joints.limit_cfm), both(model.joints.limit_baumgarte)
 
 
-def _tapped(model: Model, x: Array, y: Array, dt: Array, tap: Handler) -> tuple[Array | None, Array | None]:
-    """The impulses as named forces: what listeners add to those of contacts and, for any joint, to those of the joints; None
-    where they leave them as they are."""
+def _tapped(model: Model, x: Array, y: Array, dt: Array, tap: Handler) -> tuple[Array | None, Any]:
+    """The impulses as named forces: what listeners add to those of contacts, None if nothing, and to those of the joints, for
+    any joint, None if nothing at all."""
     t, limited, dry = model.topology, model.topology.limited, _dry(model)
     n, at = len(limited), t.v_start[limited]
     zero = jnp.zeros(t.nv, x.dtype)
@@ -246,4 +244,4 @@ def _tapped(model: Model, x: Array, y: Array, dt: Array, tap: Handler) -> tuple[
         contact = contact if fn is None else contact.at[:, 0].set(fn)
         contact = contact if ft is None else contact.at[:, 1:].set(ft)
     added = [z for z in joint if z is not None]
-    return contact, jnp.sum(jnp.stack(added), axis=0) if added else None
+    return contact, None if contact is None and not added else sum(added, zero)
