@@ -125,8 +125,7 @@ class NCP(eqx.Module):
         if change is not None:
             x, push = x + _near(change, near), push + pulled(J, _near(change, near))
         u = u if push is None else u + solve_inertia(M, chol, push)
-        late = _late(problem, x, y, hit, hit_row)
-        left_out = jnp.maximum(jnp.sum(depth > 0) - self.most, 0)
+        late, left_out = _late(problem, x, y, hit, hit_row), jnp.maximum(jnp.sum(depth > 0) - self.most, 0)
         return u, dt * u - late, Impulses(_spread(x, near, depth), y, residual, count, left_out)
 
 
