@@ -32,6 +32,7 @@ from flexor.spatial import cross, dot, matmul, matvec
 
 SWEEPS = (12, 96)  # sweeps in the first iteration, doubled from one to the next, and at most
 NEWTON = 3  # Newton steps in an iteration
+FEW = 4  # joint rows that are not worth a question whether any of them is active
 STALE = 5  # iterations without progress after which there is no hope of any
 
 
@@ -83,6 +84,25 @@ def visit(
     return lax.scan(lambda carry, item: lax.cond(item[0], f, skip, carry, item[1]), carry, (active, items))
 
 
+def visit_rows(
+    active: Array,
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    skip: Callable[[Any, Any], tuple[Any, Any]],
+    carry: Any,
+    items: Any,
+) -> tuple[Any, Any]:
+    """The same for joint rows, which mostly are idle all at once."""
+    if len(active) < FEW:
+        return visit(active, f, skip, carry, items)
+    return lax.cond(
+        jnp.any(active),
+        lambda carry, items: visit(active, f, skip, carry, items),
+        lambda carry, items: lax.scan(skip, carry, items),
+        carry,
+        items,
+    )
+
+
 def velocity(p: Problem, x: Array, y: Array) -> Array:
     """u = u0 + Y x."""
 
@@ -93,7 +113,7 @@ def velocity(p: Problem, x: Array, y: Array) -> Array:
         return u + item[0] * item[1], None
 
     u, _ = visit(p.active, push, lambda u, _: (u, None), p.free, (p.Y, x))
-    return visit(p.active_row, push_row, lambda u, _: (u, None), u, (p.Y_row, y))[0]
+    return visit_rows(p.active_row, push_row, lambda u, _: (u, None), u, (p.Y_row, y))[0]
 
 
 class _Point(NamedTuple):
@@ -170,7 +190,7 @@ def _scales(p: Problem) -> _Scales:
     one = jnp.ones((), p.J.dtype)
     idle = (eye, eye, one, one, one)
     _, (A, A_inv, normal, rate, stiff) = visit(p.active, contact, lambda _, item: (None, idle), None, (p.J, p.Y, p.cfm))
-    _, a_row = visit(p.active_row, row, lambda _, item: (None, one), None, (p.J_row, p.Y_row, p.cfm_row))
+    _, a_row = visit_rows(p.active_row, row, lambda _, item: (None, one), None, (p.J_row, p.Y_row, p.cfm_row))
     return _Scales(A, A_inv, normal, rate, stiff, a_row)
 
 
@@ -190,7 +210,7 @@ def _best(p: Problem, new: _Point, old: _Point) -> _Point:
         return None, item[1]
 
     _, x = visit(p.active, choose, keep, None, (new.x, old.x))
-    _, y = visit(p.active_row, choose, keep, None, (new.y, old.y))
+    _, y = visit_rows(p.active_row, choose, keep, None, (new.y, old.y))
     return _Point(jnp.where(closer, new.u, old.u), x, y, jnp.where(closer, new.error, old.error))
 
 
@@ -222,7 +242,7 @@ def residual(p: Problem, scales: _Scales, u: Array, x: Array, y: Array) -> Array
 
     zero = jnp.zeros((), x.dtype)
     worst, _ = visit(p.active, contact, lambda w, _: (w, None), zero, (x, _blocks(p, scales.rate), scales.A))
-    return visit(p.active_row, limit, lambda w, _: (w, None), worst, (y, _rows(p), scales.a_row))[0]
+    return visit_rows(p.active_row, limit, lambda w, _: (w, None), worst, (y, _rows(p), scales.a_row))[0]
 
 
 def _mode(u: Array, x: Array, block: Block, A: Array) -> tuple[Array, Array]:
@@ -241,7 +261,7 @@ def _sweep(p: Problem, scales: _Scales, u: Array, x: Array, y: Array) -> tuple[A
     """One projected Gauss-Seidel sweep over all contacts, then over all rows; u is the velocity with these impulses."""
     items = (x, _blocks(p, scales.rate), p.Y, scales.A, scales.A_inv, scales.normal)
     u, x = visit(p.active, _visit_contact, lambda u, item: (u, item[0]), u, items)
-    u, y = visit(p.active_row, _visit_row, lambda u, item: (u, item[0]), u, (y, _rows(p), p.Y_row, scales.a_row))
+    u, y = visit_rows(p.active_row, _visit_row, lambda u, item: (u, item[0]), u, (y, _rows(p), p.Y_row, scales.a_row))
     return u, x, y
 
 
@@ -330,7 +350,7 @@ def _newton(p: Problem, scales: _Scales, now: _Point) -> _Point:
             return None, jnp.clip(y + length * dy, low, high)
 
         _, x = visit(p.active, contact, stay, None, (now.x, dx, p.friction))
-        _, y = visit(p.active_row, row, stay, None, (now.y, dy, p.low, p.high))
+        _, y = visit_rows(p.active_row, row, stay, None, (now.y, dy, p.low, p.high))
         return _point(p, scales, x, y)
 
     def shorter(carry: tuple[_Point, Array]) -> tuple[_Point, Array]:
@@ -338,7 +358,7 @@ def _newton(p: Problem, scales: _Scales, now: _Point) -> _Point:
         return _best(p, tried(length), best), length / 2
 
     _, x = visit(p.active, add, stay, None, (now.x, dx))
-    _, y = visit(p.active_row, add, stay, None, (now.y, dy))
+    _, y = visit_rows(p.active_row, add, stay, None, (now.y, dy))
     full = _point(p, scales, x, y)
     full = full._replace(error=jnp.where(jnp.isnan(full.error), jnp.inf, full.error))
     one = jnp.ones((), x.dtype)
@@ -372,7 +392,7 @@ def _newton_step(p: Problem, scales: _Scales, u: Array, x: Array, y: Array) -> t
     blocks = (x, _blocks(p, scales.rate), scales.A, scales.stiff)
     idle = Slope(jnp.zeros(2, x.dtype), zero, zero, zero, zero, jnp.zeros(3, x.dtype))
     system, slopes = visit(p.active, contact, lambda c, _: (c, idle), (p.M, zeros), blocks)
-    system, row_slopes = visit(p.active_row, limit, lambda c, _: (c, (zero, zero)), system, (y, _rows(p), scales.a_row))
+    system, row_slopes = visit_rows(p.active_row, limit, lambda c, _: (c, (zero, zero)), system, (y, _rows(p), scales.a_row))
     du = _substitute(_eliminate(system[0]), system[1])
 
     def response(_: None, item: tuple[Array, Slope]) -> tuple[None, Array]:
@@ -389,7 +409,7 @@ def _newton_step(p: Problem, scales: _Scales, u: Array, x: Array, y: Array) -> t
         return None, -z - K * dot(J, du)
 
     _, dx = visit(p.active, response, lambda _, item: (None, idle.z), None, (p.J, slopes))
-    _, dy = visit(p.active_row, response_row, lambda _, item: (None, zero), None, (p.J_row, row_slopes))
+    _, dy = visit_rows(p.active_row, response_row, lambda _, item: (None, zero), None, (p.J_row, row_slopes))
     return dx, dy
 
 

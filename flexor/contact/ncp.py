@@ -29,7 +29,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from flexor.contact.contacts import Contacts, contact_velocity, jacobian_of_one, senses, tapped
-from flexor.contact.implicit import Problem, pulled, solve_implicitly, visit
+from flexor.contact.implicit import Problem, pulled, solve_implicitly, visit, visit_rows
 from flexor.dynamics import Kinematics
 from flexor.dynamics.crba import factor_inertia, inverse_times, solve_inertia
 from flexor.model.model import Model, Pairs
@@ -141,7 +141,7 @@ def _late(p: Problem, x: Array, y: Array, hit: Array, hit_row: Array) -> Array:
         return late, None
 
     late, _ = visit(p.active, add, leave, jnp.zeros_like(p.free), (p.Y, x, hit))
-    return visit(p.active_row, add, leave, late, (p.Y_row, y, hit_row))[0]
+    return visit_rows(p.active_row, add, leave, late, (p.Y_row, y, hit_row))[0]
 
 
 @_late.defjvp
@@ -191,7 +191,7 @@ def _row_response(model: Model, chol: Array, active: Array) -> Array:
     n, nv = len(limited), chol.shape[0]
     used = jnp.concatenate([active[:n] | active[n : 2 * n], active[2 * n :]])
     eye = jnp.asarray(np.eye(nv)[np.concatenate([limited, dry])], chol.dtype)
-    _, Y = visit(used, lambda _, e: (None, inverse_times(chol, e)), lambda _, e: (None, jnp.zeros_like(e)), None, eye)
+    _, Y = visit_rows(used, lambda _, e: (None, inverse_times(chol, e)), lambda _, e: (None, jnp.zeros_like(e)), None, eye)
     return jnp.concatenate([Y[:n], -Y[:n], Y[n:]])
 
 

@@ -1,5 +1,7 @@
 """`simd.vmap` and `simd.jit`: the meaning of `jax.vmap`, under all of JAX's transformations."""
 
+import subprocess
+import sys
 import warnings
 
 import jax
@@ -187,3 +189,41 @@ def test_zeros_and_ones_cost_nothing_and_equal_expressions_are_shared():
     arithmetic = fx.simd.inspect(g, X[0], batch=8).operations
     assert "sin" not in arithmetic
     assert sum(arithmetic.values()) <= 3 + 1 + 1 + 3 * 3  # loads, product and its difference, and three sums with a factor
+
+
+def test_rows_of_elementary_functions_and_copies_of_trajectories_are_loops():
+    """The code grows with neither; values and derivatives are XLA's."""
+
+    def f(x):
+        ys = jax.lax.scan(lambda c, _: (jnp.sin(c), jnp.sin(c)), x, None, length=1000)[1]
+        return jnp.concatenate([x[None], ys])
+
+    x = jnp.linspace(-1, 1, 8 * 200, dtype=jnp.float32).reshape(8, 200)
+    np.testing.assert_allclose(fx.simd.vmap(f)(x[:, :3]), jax.vmap(f)(x[:, :3]), rtol=1e-4)
+    assert sum(fx.simd.inspect(f, x[0, :3]).operations.values()) < 200
+
+    def g(x):
+        return jnp.sum(jnp.tanh(x) * jnp.exp(-x))
+
+    np.testing.assert_allclose(fx.simd.vmap(g)(x), jax.vmap(g)(x), rtol=2e-5)
+    np.testing.assert_allclose(fx.simd.vmap(jax.grad(g))(x), jax.vmap(jax.grad(g))(x), rtol=2e-5, atol=1e-6)
+    assert sum(fx.simd.inspect(g, x[0]).operations.values()) < 200 * 10
+
+
+STUCK = """
+import jax, jax.numpy as jnp, flexor as fx
+
+def inner(n):  # ends where n is not zero
+    return jax.lax.while_loop(lambda k: k < 5, lambda k: k + n, 0)
+
+def outer(n):
+    return jax.lax.while_loop(lambda c: c[0] > 0, lambda c: (c[0] - 1, c[1] + inner(c[0])), (n, 0))[1]
+
+print(fx.simd.vmap(outer)(jnp.array([3, 1, 0, 2])).tolist())
+"""
+
+
+def test_lanes_that_have_left_a_loop_keep_no_inner_loop_going():
+    """Here they would go on for ever: after its last turn a lane's n is zero."""
+    done = subprocess.run([sys.executable, "-c", STUCK], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout.split("\n")[0] == "[17, 5, 0, 11]", done.stdout + done.stderr
