@@ -76,31 +76,19 @@ def visit(
     skip: Callable[[Any, Any], tuple[Any, Any]],
     carry: Any,
     items: Any,
+    *,
+    at_once: bool = False,
 ) -> tuple[Any, Any]:
-    """`lax.scan` of f over the active items, of `skip` over the others."""
+    """`lax.scan` of f over the active items, of `skip` over the others; `at_once` asks first whether any is active at all."""
     if not len(active):
         return carry, jax.tree.map(lambda x: jnp.zeros((0, *x.shape), x.dtype), jax.eval_shape(skip, carry, jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), items))[1])  # fmt: skip
+    if at_once and len(active) >= FEW:
+        return lax.cond(jnp.any(active), partial(visit, active, f, skip), partial(lax.scan, skip), carry, items)
     return lax.scan(lambda carry, item: lax.cond(item[0], f, skip, carry, item[1]), carry, (active, items))
 
 
-def visit_rows(
-    active: Array,
-    f: Callable[[Any, Any], tuple[Any, Any]],
-    skip: Callable[[Any, Any], tuple[Any, Any]],
-    carry: Any,
-    items: Any,
-) -> tuple[Any, Any]:
-    """The same for joint rows, which mostly are idle all at once."""
-    if len(active) < FEW:
-        return visit(active, f, skip, carry, items)
-    return lax.cond(
-        jnp.any(active),
-        lambda carry, items: visit(active, f, skip, carry, items),
-        lambda carry, items: lax.scan(skip, carry, items),
-        carry,
-        items,
-    )
+visit_rows = partial(visit, at_once=True)  # joint rows mostly are idle all at once
 
 
 def velocity(p: Problem, x: Array, y: Array) -> Array:

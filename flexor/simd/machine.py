@@ -19,8 +19,7 @@ def llvm() -> Any:
     """llvmlite's binding, ready for this processor; ImportError where there is none.
 
     LLVM's own scheduling of instructions, before and after registers are allocated, is switched off (in the whole process: it
-    knows no other way): kernels come in a good order already, would wait up to four times as long for it, and spill more
-    registers after it.
+    knows no other way): kernels come in a good order already, would wait long for it, and spill more registers after it.
     """
     import llvmlite.binding as binding
 
