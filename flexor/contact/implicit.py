@@ -23,11 +23,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Bool, Float
 
 from flexor.contact.laws import SOFT, Block, Row, Slope, contact_law, linearised, row_law, slope, softened, turned
-from flexor.dynamics.crba import SOLUTION, solve_inertia
+from flexor.dynamics.crba import solve_inertia
+from flexor.dynamics.kept import kept
 from flexor.spatial import cross, dot, matmul, matvec
 
 SWEEPS = (12, 96)  # sweeps in the first iteration, doubled from one to the next, and at most
@@ -437,7 +437,7 @@ def _solve_jvp(iterations: int, tolerance: float, primals: Any, tangents: Any) -
     `_newton_step`, once more for the error that rounding and Newton's own compliance leave."""
     p, start = primals
     dp: Problem = tangents[0]
-    u, x, y, error, count = (checkpoint_name(z, SOLUTION) for z in solve_implicitly(iterations, tolerance, p, start))
+    u, x, y, error, count = (kept(z) for z in solve_implicitly(iterations, tolerance, p, start))
     scales = _scales(p)
     contact, row = _laws(p, scales, u, x, y)
     respond = _responses(p, scales, contact, row)

@@ -14,11 +14,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.ad_checkpoint import checkpoint_name
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
-from flexor.dynamics.crba import SOLUTION
+from flexor.dynamics.kept import kept
 from flexor.dynamics.kinematics import Kinematics, node_inertias, node_velocities
 from flexor.dynamics.recursion import inward, outward, scatter_sum
 from flexor.dynamics.rnea import node_wrenches, rnea
@@ -90,7 +89,7 @@ def _aba(
 @partial(_aba.defjvp, symbolic_zeros=True)
 def _aba_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array, Array]:
     model, kin, _, _, _, extra_inertia = primals
-    qdd = checkpoint_name(_aba(*primals), SOLUTION)
+    qdd = kept(_aba(*primals))
     given, tree = jax.tree.flatten(primals)
     moves = jax.tree.leaves(tangents)
     moving = [k for k, dx in enumerate(moves) if not isinstance(dx, SymbolicZero)]

@@ -4,15 +4,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.ad_checkpoint import checkpoint_name
 from jaxtyping import Array, Float
 
+from flexor.dynamics.kept import kept
 from flexor.dynamics.kinematics import Kinematics, node_inertias
 from flexor.dynamics.recursion import accumulate_inward
 from flexor.model.model import Model
 from flexor.spatial import matvec
-
-SOLUTION = "flexor.solution"  # name under which reverse mode may keep accelerations and impulses rather than solve again
 
 
 def composite_momenta(model: Model, kin: Kinematics) -> Float[Array, "nv 6"]:
@@ -52,5 +50,5 @@ def solve_inertia(M: Float[Array, "nv nv"], chol: Float[Array, "nv nv"], b: Floa
 @solve_inertia.defjvp
 def _solve_inertia_jvp(primals: Any, tangents: Any) -> tuple[Array, Array]:
     (M, chol, _), (dM, _, db) = primals, tangents
-    x = checkpoint_name(solve_inertia(*primals), SOLUTION)
+    x = kept(solve_inertia(*primals))
     return x, solve_inertia(M, chol, db - matvec(dM, x))

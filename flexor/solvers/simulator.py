@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 
 from flexor.augment import Augmentation, Blueprint, Layout
-from flexor.dynamics.crba import SOLUTION
+from flexor.dynamics.kept import keep_solutions
 from flexor.model.model import Control, Model, State, as_control, check_coordinates
 from flexor.solvers.compiled import by_default, compiled
 from flexor.solvers.hybrid import HybridSolver
@@ -175,8 +175,9 @@ def _rollout(
             new, heard = _step(sim, state, control), {}
         return new, (new.q, new.qd, new.time, control.u, {name: heard[name] for name in record})
 
-    keep = jax.checkpoint_policies.save_only_these_names(SOLUTION)
-    final, (q, qd, time, u, taps) = jax.lax.scan(jax.checkpoint(advance, policy=keep), state, inputs, length=steps)
+    final, (q, qd, time, u, taps) = jax.lax.scan(
+        jax.checkpoint(advance, policy=keep_solutions()), state, inputs, length=steps
+    )
 
     def first(x: Array, y: Array) -> Array:
         return jnp.concatenate([x[None], y])

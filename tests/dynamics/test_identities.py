@@ -6,23 +6,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from benchmarks._quantities import random_instants
 from flexor import dynamics as dyn
 from flexor.robots import load
 from tests.dynamics.robots import NASTY
 
 EPS = np.finfo(float).eps
 TOLERANCE = 1e4 * EPS  # relative: chains of ten joints, and a condition number of M of some hundreds
-
-
-@pytest.fixture(scope="module")
-def model():
-    return load(NASTY)
-
-
-@pytest.fixture(scope="module")
-def at(model):
-    return jax.tree.map(lambda x: jnp.asarray(x[0]), random_instants(model, np.random.default_rng(7), 1))
 
 
 def close(a, b, factor=1.0):
