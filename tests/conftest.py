@@ -3,6 +3,7 @@
 The physics is tested through XLA; tests/simd and tests/solvers/test_kernels.py compare the kernels with it.
 """
 
+import gc
 import os
 import tempfile
 
@@ -14,6 +15,7 @@ os.environ.setdefault("FLEXOR_CACHE", tempfile.mkdtemp(prefix="flexor-tests-"))
 import jax
 
 jax.config.update("jax_enable_x64", True)
+gc.set_threshold(200_000, 20, 100)  # tracing makes millions of small objects, and most of them stay
 
 SLOW = ("test_experiments", "test_benchmarks", "test_certificate", "test_ncp", "test_kernels", "test_demo", "test_docs")
 

@@ -11,7 +11,7 @@ from jaxtyping import Array, Float, Int
 
 from flexor.dynamics import Kinematics, body_poses, body_velocities
 from flexor.model.model import Model, Pairs
-from flexor.spatial import cross, rotate
+from flexor.spatial import cross, rotate, shift_motion, take
 from flexor.taps import Handler, listening, tap
 
 
@@ -97,7 +97,7 @@ def jacobian_of_one(
     model: Model, kin: Kinematics, sense: Int[Array, " nv"], point: Float[Array, "3"], normal: Float[Array, "3"]
 ) -> Float[Array, "3 nv"]:
     """The rows of one candidate."""
-    arm = point - kin.origin[model.topology.dofs.node]
+    arm = point - take(kin.origin, model.topology.dofs.node)
     columns = kin.S[:, 3:] + cross(kin.S[:, :3], arm)
     frame = jnp.stack([normal, *tangents(normal)])
     columns = jnp.where(sense[:, None] == 0, 0.0, sense[:, None] * columns)
@@ -110,7 +110,7 @@ def relative_velocity(
     """Velocities of the second of two bodies against the first, (n, 2) of them, each at a point of its own, world axes."""
     place, twist = body_poses(model, kin)[0], body_velocities(model, kin, qd)
     a, b = (
-        twist[body, 3:] + cross(twist[body, :3], point - place[body])
+        shift_motion(take(twist, body), point - take(place, body))[:, 3:]
         for body, point in zip(np.asarray(bodies, int).reshape(-1, 2).T, points, strict=True)
     )
     return b - a

@@ -12,7 +12,7 @@ from flexor.contact.shapes import NARROW_PHASE, Placed, Touch
 from flexor.dynamics import Kinematics, body_poses
 from flexor.model.model import Model
 from flexor.model.topology import Topology
-from flexor.spatial import matmul, quat_to_matrix, rotate
+from flexor.spatial import matmul, quat_to_matrix, rotate, take
 
 
 @lru_cache(maxsize=256)
@@ -47,8 +47,9 @@ def detect(model: Model, kin: Kinematics) -> Contacts:
     t = model.topology
     pos, rot = body_poses(model, kin)
     owner = np.array([g.body for g in t.geoms], dtype=int)
-    geom_pos = pos[owner] + rotate(rot[owner], model.geoms.pos)
-    geom_rot = matmul(rot[owner], quat_to_matrix(model.geoms.quat))
+    pos, rot = take(pos, owner), take(rot, owner)
+    geom_pos = pos + rotate(rot, model.geoms.pos)
+    geom_rot = matmul(rot, quat_to_matrix(model.geoms.quat))
     found: list[Touch] = []
     index: list[int] = []
     for shapes, rows in _groups(t):
@@ -57,8 +58,8 @@ def detect(model: Model, kin: Kinematics) -> Contacts:
         vertices = None
         if shapes[1] == "mesh":
             vertices = model.geoms.vertices[np.stack([np.arange(t.geoms[g].start, t.geoms[g].stop) for g in b])]
-        first = Placed(geom_pos[a], geom_rot[a], model.geoms.size[a])
-        second = Placed(geom_pos[b], geom_rot[b], model.geoms.size[b], vertices)
+        first = Placed(take(geom_pos, a), take(geom_rot, a), take(model.geoms.size, a))
+        second = Placed(take(geom_pos, b), take(geom_rot, b), take(model.geoms.size, b), vertices)
         touch = jax.vmap(NARROW_PHASE[shapes])(first, second)
         count = touch.distance.shape[1]
         found.append(Touch(*(x.reshape(-1, *x.shape[2:]) for x in touch)))
@@ -70,7 +71,7 @@ def detect(model: Model, kin: Kinematics) -> Contacts:
     bodies = tuple((int(owner[t.pairs[i].a]), int(owner[t.pairs[i].b])) for i in index)
     return Contacts(
         *touch,
-        pairs=jax.tree.map(lambda x: x[order], model.pairs),
+        pairs=jax.tree.map(lambda x: take(x, order), model.pairs),
         bodies=bodies,
         pair=tuple(index),
         frictional=tuple(t.pairs[i].frictional for i in index),

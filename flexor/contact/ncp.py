@@ -33,7 +33,7 @@ from flexor.contact.implicit import Problem, pulled, solve_implicitly, visit, vi
 from flexor.dynamics import Kinematics
 from flexor.dynamics.crba import factor_inertia, inverse_times, solve_inertia
 from flexor.model.model import Model, Pairs
-from flexor.spatial import dot, matvec
+from flexor.spatial import dot, matvec, take
 from flexor.taps import Handler, tap
 
 
@@ -213,12 +213,13 @@ def _joint_rows(model: Model, q: Array, dt: Array) -> tuple[Array, ...]:
     eye = np.eye(t.nv)
     rows = jnp.asarray(np.concatenate([eye[at_v], -eye[at_v], eye[dry]]), q.dtype)
     inf, none = jnp.full(2 * len(limited), jnp.inf, q.dtype), jnp.zeros(len(dry), q.dtype)
-    distance = jnp.concatenate([q[at_q] - model.joints.range[limited, 0], model.joints.range[limited, 1] - q[at_q], none])
-    loss = dt * model.joints.frictionloss[t.dof_joint[dry]]
+    here, ends = take(q, at_q), take(model.joints.range, limited)
+    distance = jnp.concatenate([here - ends[:, 0], ends[:, 1] - here, none])
+    loss = dt * take(model.joints.frictionloss, t.dof_joint[dry])
     low, high = jnp.concatenate([0 * distance[: len(inf)], -loss]), jnp.concatenate([inf, loss])
 
     def both(x: Array) -> Array:
-        return jnp.concatenate([x[limited], x[limited], none])
+        return jnp.concatenate([take(x, limited), take(x, limited), none])
 
     return rows, distance, low, high, both(model.joints.limit_cfm), both(model.joints.limit_baumgarte)
 

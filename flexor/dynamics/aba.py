@@ -22,7 +22,7 @@ from flexor.dynamics.kinematics import Kinematics, node_inertias, node_velocitie
 from flexor.dynamics.recursion import inward, outward, scatter_sum
 from flexor.dynamics.rnea import node_wrenches, rnea
 from flexor.model.model import Model
-from flexor.spatial import dot, force_cross, matvec
+from flexor.spatial import dot, force_cross, matvec, take
 
 
 def aba(
@@ -48,8 +48,8 @@ def _aba(
     t, dofs = model.topology, model.topology.dofs
     inertia = node_inertias(model, kin)
     carried = np.flatnonzero(dofs.owner >= 0)
-    IA = scatter_sum(inertia[carried], dofs.owner[carried], t.nv)
-    rotor = model.joints.armature[t.dof_joint]
+    IA = scatter_sum(take(inertia, carried), dofs.owner[carried], t.nv)
+    rotor = take(model.joints.armature, t.dof_joint)
     rotor = rotor if extra_inertia is None else rotor + extra_inertia
     pA = c = jnp.zeros((t.nv, 6), tau.dtype)
     base = jnp.zeros(6, tau.dtype)
@@ -57,9 +57,9 @@ def _aba(
         v, product = node_velocities(model, kin, qd)
         p = force_cross(v, matvec(inertia, v))
         p = p if wrench is None else p - node_wrenches(model, kin, wrench)
-        pA = scatter_sum(p[carried], dofs.owner[carried], t.nv)
+        pA = scatter_sum(take(p, carried), dofs.owner[carried], t.nv)
         # A welded node moves with its owner, so only nodes with a joint have a velocity product, on their first dof.
-        c = jnp.where(dofs.first_of_node[:, None], product[dofs.node], 0.0)
+        c = jnp.where(dofs.first_of_node[:, None], take(product, dofs.node), 0.0)
         base = jnp.concatenate([base[:3], -model.gravity])
 
     def eliminate(below: tuple[Array, Array], own: tuple[Array, ...]) -> tuple[tuple[Array, Array], tuple[Array, ...]]:

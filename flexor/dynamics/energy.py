@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from flexor.dynamics.crba import composite_momenta
 from flexor.dynamics.kinematics import Kinematics, body_poses, node_inertias, node_velocities
 from flexor.model.model import Model
-from flexor.spatial import dot, matvec, quat_log, quat_mul, rotate, shift_force
+from flexor.spatial import dot, matvec, quat_log, quat_mul, rotate, shift_force, take
 
 
 def total_mass(model: Model) -> Float[Array, ""]:
@@ -43,20 +43,20 @@ def spring_stretch(model: Model, q: Float[Array, " nq"]) -> Float[Array, " nv"]:
     t = model.topology
     stretch = jnp.zeros(t.nv, q.dtype)
     simple = t.joints_of("hinge", "slide")
-    delta = q[t.q_start[simple]] - model.rest[t.q_start[simple]]
+    delta = take(q - model.rest, t.q_start[simple])
     stretch = stretch.at[t.v_start[simple]].set(delta)
     for kind, quat_at, v_at in (("ball", 0, 0), ("free", 3, 3)):
         joints = t.joints_of(kind)
         if not len(joints):
             continue
         rows = t.q_start[joints][:, None] + quat_at + np.arange(4)
-        now, rest = q[rows], model.rest[rows] * np.array([1, -1, -1, -1])
+        now, rest = take(q, rows), take(model.rest, rows) * np.array([1, -1, -1, -1])
         now = now / jnp.linalg.norm(now, axis=-1, keepdims=True)
         rest = rest / jnp.linalg.norm(rest, axis=-1, keepdims=True)
         stretch = stretch.at[t.v_start[joints][:, None] + v_at + np.arange(3)].set(quat_log(quat_mul(rest, now)))
         if kind == "free":
             at = t.q_start[joints][:, None] + np.arange(3)
-            stretch = stretch.at[t.v_start[joints][:, None] + np.arange(3)].set(q[at] - model.rest[at])
+            stretch = stretch.at[t.v_start[joints][:, None] + np.arange(3)].set(take(q - model.rest, at))
     return stretch
 
 

@@ -5,7 +5,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flexor.model.model import Model
-from flexor.spatial import cross, quat_exp, quat_mul
+from flexor.spatial import cross, quat_exp, quat_mul, take
 
 
 def integrate(model: Model, q: Float[Array, " nq"], displacement: Float[Array, " nv"]) -> Float[Array, " nq"]:
@@ -24,13 +24,13 @@ def integrate(model: Model, q: Float[Array, " nq"], displacement: Float[Array, "
     offset = np.array([3 if t.joints[j].kind == "free" else 0 for j in rotating], dtype=int)
     quat_rows = (t.q_start[rotating] + offset)[:, None] + np.arange(4)
     rate_rows = (t.v_start[rotating] + offset)[:, None] + np.arange(3)
-    moved = q[np.array(scalar_q, dtype=int)] + displacement[np.array(scalar_v, dtype=int)]
+    moved = take(q, np.array(scalar_q, dtype=int)) + take(displacement, np.array(scalar_v, dtype=int))
     if not len(rotating):
         return moved
-    quat = quat_mul(q[quat_rows], quat_exp(displacement[rate_rows]))
+    quat = quat_mul(take(q, quat_rows), quat_exp(take(displacement, rate_rows)))
     quat = quat / jnp.linalg.norm(quat, axis=-1, keepdims=True)
     order = np.argsort(np.concatenate([np.array(scalar_q, dtype=int), quat_rows.ravel()]))
-    return jnp.concatenate([moved, quat.ravel()])[order]
+    return take(jnp.concatenate([moved, quat.ravel()]), order)
 
 
 def displacement_rate(model: Model, displacement: Float[Array, " nv"], qd: Float[Array, " nv"]) -> Float[Array, " nv"]:

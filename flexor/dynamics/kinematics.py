@@ -23,6 +23,7 @@ from flexor.spatial import (
     rotated_inertia,
     shift_motion,
     spatial_inertia,
+    take,
 )
 
 
@@ -45,7 +46,7 @@ def forward_kinematics(model: Model, q: Float[Array, " nq"]) -> Kinematics:
 
     start = (jnp.zeros(3, q.dtype), jnp.eye(3, dtype=q.dtype))
     pos, rot = outward(nodes.levels, nodes.parent, compose, start, local)
-    origin = pos[nodes.root]
+    origin = take(pos, nodes.root)
     return Kinematics(pos, rot, origin, _subspaces(model, pos, rot, origin))
 
 
@@ -54,14 +55,14 @@ def _local_frames(model: Model, q: Array) -> tuple[Array, Array]:
     t, nodes = model.topology, model.topology.nodes
     first = nodes.first_of_body[:, None]
     identity = jnp.array([1.0, 0, 0, 0], q.dtype)
-    offset = jnp.where(first, model.bodies.pos[nodes.body], 0.0)
-    turn = quat_to_matrix(jnp.where(first, model.bodies.quat[nodes.body], identity))
+    offset = jnp.where(first, take(model.bodies.pos, nodes.body), 0.0)
+    turn = quat_to_matrix(jnp.where(first, take(model.bodies.quat, nodes.body), identity))
     if not t.joints:
         return offset, turn
     shift, rot = _joint_transforms(model, q)
     pick = np.where(nodes.joint >= 0, nodes.joint, len(t.joints))
-    shift = jnp.concatenate([shift, jnp.zeros((1, 3), q.dtype)])[pick]
-    rot = jnp.concatenate([rot, jnp.eye(3, dtype=q.dtype)[None]])[pick]
+    shift = take(jnp.concatenate([shift, jnp.zeros((1, 3), q.dtype)]), pick)
+    rot = take(jnp.concatenate([rot, jnp.eye(3, dtype=q.dtype)[None]]), pick)
     free = np.isin(nodes.joint, t.joints_of("free"))
     offset = jnp.where(free[:, None], 0.0, offset)  # a free joint's coordinates are absolute
     turn = jnp.where(free[:, None, None], jnp.eye(3, dtype=q.dtype), turn)
@@ -73,28 +74,28 @@ def _joint_transforms(model: Model, q: Array) -> tuple[Array, Array]:
     t = model.topology
     hinge, slide, ball, free = (t.joints_of(kind) for kind in ("hinge", "slide", "ball", "free"))
     eye = jnp.eye(3, dtype=q.dtype)
-    angle = (q - model.reference)[t.q_start[hinge]]
+    angle = take(q - model.reference, t.q_start[hinge])
     axes = unit_axes(model)
-    R_hinge = axis_angle_matrix(axes[hinge], angle)
-    travel = (q - model.reference)[t.q_start[slide]]
-    R_ball = quat_to_matrix(q[t.q_start[ball][:, None] + np.arange(4)])
-    R_free = quat_to_matrix(q[t.q_start[free][:, None] + np.arange(3, 7)])
+    R_hinge = axis_angle_matrix(take(axes, hinge), angle)
+    travel = take(q - model.reference, t.q_start[slide])
+    R_ball = quat_to_matrix(take(q, t.q_start[ball][:, None] + np.arange(4)))
+    R_free = quat_to_matrix(take(q, t.q_start[free][:, None] + np.arange(3, 7)))
 
     def about(joints: np.ndarray, R: Array) -> Array:
-        anchor = model.joints.pos[joints]
+        anchor = take(model.joints.pos, joints)
         return anchor - rotate(R, anchor)
 
     shift = jnp.concatenate(
         [
             about(hinge, R_hinge),
-            axes[slide] * travel[:, None],
+            take(axes, slide) * travel[:, None],
             about(ball, R_ball),
-            q[t.q_start[free][:, None] + np.arange(3)],
+            take(q, t.q_start[free][:, None] + np.arange(3)),
         ]
     )
     rot = jnp.concatenate([R_hinge, jnp.broadcast_to(eye, (len(slide), 3, 3)), R_ball, R_free])
     order = np.argsort(np.concatenate([hinge, slide, ball, free]))
-    return shift[order], rot[order]
+    return take(shift, order), take(rot, order)
 
 
 def unit_axes(model: Model) -> Float[Array, "njoint 3"]:
@@ -112,11 +113,12 @@ def _subspaces(model: Model, pos: Array, rot: Array, origin: Array) -> Array:
     kinds = np.array([j.kind for j in t.joints])[t.dof_joint]
     own_axis = np.isin(kinds, ["hinge", "slide"])
     column = (np.arange(t.nv) - t.v_start[t.dof_joint]) % 3
-    axis = jnp.where(own_axis[:, None], unit_axes(model)[t.dof_joint], jnp.eye(3, dtype=pos.dtype)[column])
+    axis = jnp.where(own_axis[:, None], take(unit_axes(model), t.dof_joint), jnp.eye(3, dtype=pos.dtype)[column])
     absolute = (kinds == "free") & ~dofs.rotational
-    w = jnp.where(absolute[:, None], axis, rotate(rot[dofs.node], axis))
-    anchor = jnp.where((kinds == "free")[:, None], 0.0, model.joints.pos[t.dof_joint])
-    arm = pos[dofs.node] + rotate(rot[dofs.node], anchor) - origin[dofs.node]
+    rot = take(rot, dofs.node)
+    w = jnp.where(absolute[:, None], axis, rotate(rot, axis))
+    anchor = jnp.where((kinds == "free")[:, None], 0.0, take(model.joints.pos, t.dof_joint))
+    arm = take(pos - origin, dofs.node) + rotate(rot, anchor)
     turning = dofs.rotational[:, None]
     return jnp.concatenate([jnp.where(turning, w, 0.0), jnp.where(turning, cross(arm, w), w)], axis=-1)
 
@@ -131,7 +133,7 @@ def node_velocities(model: Model, kin: Kinematics, qd: Float[Array, " nv"]) -> t
     rates = kin.S * qd[:, None]
     joint_velocity = scatter_sum(rates, dofs.node, len(nodes.body))
     v = accumulate_outward(nodes.levels, nodes.parent, joint_velocity)
-    carrier = jnp.where((nodes.parent >= 0)[:, None], v[nodes.parent], 0.0)
+    carrier = jnp.where((nodes.parent >= 0)[:, None], take(v, nodes.parent), 0.0)
     moved = joint_velocity
     if len(t.joints_of("free")):
         free_dof = np.isin(t.dof_joint, t.joints_of("free"))
@@ -162,19 +164,19 @@ def _node_masses(model: Model, kin: Kinematics) -> tuple[Array, Array, Array]:
     """Mass, centre of mass from `kin.origin` in world axes, and rotational inertia in its own axes, of each node."""
     nodes = model.topology.nodes
     own = nodes.of_body[nodes.body] == np.arange(len(nodes.body))
-    mass = jnp.where(own, model.bodies.mass[nodes.body], 0.0)
-    six = jnp.where(own[:, None], model.bodies.inertia[nodes.body], 0.0)
-    return mass, kin.pos + rotate(kin.rot, model.bodies.com[nodes.body]) - kin.origin, six
+    mass = jnp.where(own, take(model.bodies.mass, nodes.body), 0.0)
+    six = jnp.where(own[:, None], take(model.bodies.inertia, nodes.body), 0.0)
+    return mass, kin.pos + rotate(kin.rot, take(model.bodies.com, nodes.body)) - kin.origin, six
 
 
 def body_poses(model: Model, kin: Kinematics) -> tuple[Float[Array, "nbody 3"], Float[Array, "nbody 3 3"]]:
     """Position and rotation matrix of every body frame in the world."""
     last = model.topology.nodes.of_body
-    return kin.pos[last], kin.rot[last]
+    return take(kin.pos, last), take(kin.rot, last)
 
 
 def body_velocities(model: Model, kin: Kinematics, qd: Float[Array, " nv"]) -> Float[Array, "nbody 6"]:
     """Angular velocity and velocity of the frame's origin of every body, world axes."""
     last = model.topology.nodes.of_body
     v, _ = node_velocities(model, kin, qd)
-    return shift_motion(v[last], kin.pos[last] - kin.origin[last])
+    return shift_motion(take(v, last), take(kin.pos - kin.origin, last))

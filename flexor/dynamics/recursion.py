@@ -13,6 +13,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from flexor.spatial import take
+
 
 def outward(levels: tuple[np.ndarray, ...], parent: np.ndarray, f: Callable[[Any, Any], Any], start: Any, xs: Any) -> Any:
     """y[i] = f(y[parent[i]], x[i]) from the roots to the leaves; `start` stands for the parent of the roots.
@@ -25,10 +27,10 @@ def outward(levels: tuple[np.ndarray, ...], parent: np.ndarray, f: Callable[[Any
             above = jax.tree.map(lambda s: jnp.broadcast_to(s, (len(levels[0]), *jnp.shape(s))), start)
         else:
             rows = np.searchsorted(levels[k - 1], parent[level])
-            above = jax.tree.map(lambda y, r=rows: y[r], done[-1])
-        done.append(f(above, jax.tree.map(lambda x, i=level: x[i], xs)))
+            above = jax.tree.map(lambda y, r=rows: take(y, r), done[-1])
+        done.append(f(above, jax.tree.map(lambda x, i=level: take(x, i), xs)))
     order = np.argsort(np.concatenate(levels))
-    return jax.tree.map(lambda *y: jnp.concatenate(y)[order], *done)
+    return jax.tree.map(lambda *y: take(jnp.concatenate(y), order), *done)
 
 
 def inward(
@@ -47,19 +49,19 @@ def inward(
         else:
             rows = np.searchsorted(level, parent[levels[k + 1]])
             below = jax.tree.map(lambda m, r=rows, i=level: scatter_sum(m, r, len(i)), messages)
-        messages, y = f(below, jax.tree.map(lambda x, i=level: x[i], xs))
+        messages, y = f(below, jax.tree.map(lambda x, i=level: take(x, i), xs))
         done.append(y)
     order = np.argsort(np.concatenate(levels[::-1]))
-    return jax.tree.map(lambda *y: jnp.concatenate(y)[order], *done)
+    return jax.tree.map(lambda *y: take(jnp.concatenate(y), order), *done)
 
 
 def scatter_sum(x: Array, rows: np.ndarray, n: int) -> Array:
     """Array of n rows in which row r is the sum of the x[i] with rows[i] = r; a gather where nothing is to be added."""
     sources = _sources(tuple(int(r) for r in rows), n)
     padded = jnp.concatenate([x, jnp.zeros((1, *x.shape[1:]), x.dtype)])
-    total = padded[sources[0]]
+    total = take(padded, sources[0])
     for source in sources[1:]:
-        total = total + padded[source]
+        total = total + take(padded, source)
     return total
 
 

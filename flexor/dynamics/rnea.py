@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 from flexor.dynamics.kinematics import Kinematics, node_momenta, node_velocities
 from flexor.dynamics.recursion import accumulate_inward, accumulate_outward, scatter_sum
 from flexor.model.model import Model
-from flexor.spatial import dot, force_cross, shift_force
+from flexor.spatial import dot, force_cross, shift_force, take
 
 
 def rnea(
@@ -32,7 +32,7 @@ def rnea(
     if wrench is not None:
         f = f - node_wrenches(model, kin, wrench)
     f = accumulate_inward(nodes.levels, nodes.parent, f)
-    return dot(kin.S, f[dofs.node]) + model.joints.armature[model.topology.dof_joint] * qdd
+    return dot(kin.S, take(f, dofs.node)) + take(model.joints.armature, model.topology.dof_joint) * qdd
 
 
 def bias_force(model: Model, kin: Kinematics, qd: Float[Array, " nv"]) -> Float[Array, " nv"]:
@@ -46,11 +46,11 @@ def gravity_force(model: Model, kin: Kinematics) -> Float[Array, " nv"]:
     a = jnp.concatenate([jnp.zeros(3, model.dtype), -model.gravity])
     weights = node_momenta(model, kin, jnp.broadcast_to(a, (len(nodes.body), 6)))
     f = accumulate_inward(nodes.levels, nodes.parent, weights)
-    return dot(kin.S, f[dofs.node])
+    return dot(kin.S, take(f, dofs.node))
 
 
 def node_wrenches(model: Model, kin: Kinematics, wrench: Float[Array, "nbody 6"]) -> Array:
     """Body wrenches moved from the bodies' origins to `kin.origin`, on the bodies' last nodes."""
     last = model.topology.nodes.of_body
-    moved = shift_force(wrench, kin.origin[last] - kin.pos[last])
+    moved = shift_force(wrench, take(kin.origin - kin.pos, last))
     return scatter_sum(moved, last, len(model.topology.nodes.body))

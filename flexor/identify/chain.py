@@ -38,20 +38,24 @@ def applies(sim: Simulator, p: int) -> bool:
 
 def linearized(problem: "Problem", z: Array, d: Array, segments: Segments) -> tuple[Array, Array]:
     """Weighted errors of segments, and their derivatives to (z, d): rows of the errors, a column for each number."""
-    q, qd, Q, V = _trajectories(problem, z, d, segments)
+    sim, extra = problem.simulator(z)
+    q, qd, Q, V = _trajectories(problem, sim, z, d, segments)
 
     def errors(z: Array, q: Array, qd: Array, segment: Segments) -> Array:
-        return problem.compare(z, q, qd, segment).ravel()
+        made = (sim, extra) if problem.sees_state_alone else problem.simulator(z)
+        return problem.compare(*made, q, qd, segment).ravel()
 
     def column(q: Array, qd: Array, segment: Segments, dz: Array, dq: Array, dqd: Array) -> Array:
         return jax.jvp(lambda z, q, qd: errors(z, q, qd, segment), (z, q, qd), (dz, dq, dqd))[1]
 
     columns = jax.vmap(column, (None, None, None, 1, 2, 2), 1)
-    r = jax.vmap(lambda *x: problem.compare(z, *x), (1, 1, 0))(q, qd, segments)
+    r = jax.vmap(lambda *x: problem.compare(sim, extra, *x), (1, 1, 0))(q, qd, segments)
     return r, jax.vmap(columns, (1, 1, 0, None, 1, 1))(q, qd, segments, jnp.eye(problem.p, Q.shape[-1]), Q, V)
 
 
-def _trajectories(problem: "Problem", z: Array, d: Array, segments: Segments) -> tuple[Array, Array, Array, Array]:
+def _trajectories(
+    problem: "Problem", sim: Simulator, z: Array, d: Array, segments: Segments
+) -> tuple[Array, Array, Array, Array]:
     """q and qd of all segments, time first, and their derivatives to (z, d), a column for each number."""
     n, p, s = problem.sim.model.nv, problem.p, segments.number
     weights = jnp.tile(jnp.eye(n), (s, 1))
@@ -68,7 +72,7 @@ def _trajectories(problem: "Problem", z: Array, d: Array, segments: Segments) ->
         V = jnp.pad(fz, ((0, 0), (0, 0), (0, problem.k))) + _product(fq, Q) + _product(fv, V)
         return (new, Q + problem.sim.dt * V, V), (state.q, state.qd, *carry[1:])
 
-    state = jax.vmap(lambda d, segment: problem.begin(z, d, segment))(d, segments)
+    state = jax.vmap(lambda d, segment: problem.begin(sim, d, segment))(d, segments)
     own = jnp.zeros((2, n, p + problem.k)).at[:, :, p:].set(jnp.eye(problem.k).reshape(2, n, -1) if problem.k else 0.0)
     Q, V = jnp.broadcast_to(own[:, None], (2, s, *own.shape[1:]))
     u = jnp.pad(

@@ -98,8 +98,8 @@ def _at_start(model: Model, place: Coordinates) -> Model:
 def astype(sim: Simulator, dtype: Any) -> Simulator:
     """The simulator with its numbers in another precision; a time step that was rounded to single is what was meant."""
     dt = float(str(np.asarray(sim.dt)))
-    sim = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), dtype) if eqx.is_inexact_array(x) else x, sim)
-    return eqx.tree_at(lambda s: s.dt, sim, jnp.asarray(dt, dtype))
+    sim = jax.tree.map(lambda x: jax.device_put(np.asarray(x, dtype)) if eqx.is_inexact_array(x) else x, sim)
+    return eqx.tree_at(lambda s: s.dt, sim, jax.device_put(np.asarray(dt, dtype)))
 
 
 def as_logs(logs: Any) -> list[Log]:
@@ -188,8 +188,7 @@ def _search(
 ) -> tuple[Any, list[float], Outcome]:
     """Runs the search to its end, from the checkpoint if there is one: its state, the costs on the way, the outcome."""
     key = jax.random.key_data(jax.random.key(seed))
-    state = search.init(problem, jnp.asarray(problem.start), key)
-    state = _strong(state)
+    state = _strong(jax.device_put(search.init(problem, jax.device_put(problem.start), key)))
     history: list[float] = []
     path = None if checkpoint is None else Path(checkpoint)
     if path is not None and not path.parent.is_dir():
@@ -259,7 +258,7 @@ def _result(
     columns: Sequence[str], names: Sequence[str], dtype: Any,
 ) -> Fit:  # fmt: skip
     z, d, _ = search.best(problem, state)
-    start, zero = jnp.asarray(problem.start), problem.no_start(problem.segments)
+    start, zero = problem.start, np.zeros(np.shape(d))
     normal = None
     if problem.coordinates.size and problem.p <= MOST_COLUMNS:
         if search.polished and outcome.ok:
@@ -268,14 +267,15 @@ def _result(
     after, remarks = _judge(problem, z, normal)
     if problem.k and problem.held_out.any():
         d, normal = program(problem, settle)(z, d), None
-    (old, new), described = program(problem, _described)(jnp.stack([start, z]), jnp.stack([zero, d]))
+    (old, new), described = program(problem, _described)(np.stack([start, z]), np.stack([zero, d]))
     trains, apart = ~problem.held_out, problem.held_out
     if not apart.any():
         remarks.append("nothing was held out: give several runs, a horizon, or `held_out` logs for an error on unseen data")
     errors: Any = {(r, on): _errors(problem, x, rows, columns) if rows.any() else None
               for r, x in (("old", old), ("new", new)) for on, rows in (("train", trains), ("apart", apart))}  # fmt: skip
+    described = jax.device_get(described)
     (_, _, first), (arrays, extra, values) = (jax.tree.map(lambda x, i=i: np.asarray(x[i]), described) for i in (0, 1))
-    sim = eqx.combine(jax.tree.map(jnp.asarray, arrays), problem.sim)
+    sim = eqx.combine(jax.device_put(arrays), problem.sim)
     return Fit(
         astype(sim, dtype), values, first, extra,
         outcome.ok, outcome.message, history, errors["old", "train"], errors["new", "train"], errors["new", "apart"],

@@ -18,7 +18,7 @@ once and takes the Jacobian at the best.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -53,10 +53,11 @@ class Point(NamedTuple):
 def begin(problem: Problem, z: Array) -> Point:
     """The start, not evaluated yet: its cost is infinite and its gradient zero, so that the first iteration evaluates it."""
     s, p, k = problem.segments.number, problem.p, problem.k
-    r = jnp.zeros((len(problem.derived), *problem.segments.measured.shape[1:]))
-    eye = jnp.broadcast_to(jnp.eye(k), (s, k, k))
-    nothing = Normal(jnp.asarray(jnp.inf), r, jnp.eye(p), jnp.zeros(p), jnp.zeros((s, p, k)), eye, jnp.zeros((s, k)))
-    return Point(z, jnp.zeros((s, k)), nothing, jnp.asarray(DAMPING), jnp.asarray(jnp.inf), jnp.zeros((), int))
+    full: Callable[..., Any] = np.full  # known numbers, which cost no compilation
+    r = full((len(problem.derived), *problem.segments.measured.shape[1:]), 0.0)
+    A, C = full((p, p), np.eye(p)), full((s, k, k), np.eye(k))
+    nothing = Normal(full((), np.inf), r, A, full(p, 0.0), full((s, p, k), 0.0), C, full((s, k), 0.0))
+    return Point(z, full((s, k), 0.0), nothing, full((), DAMPING), full((), np.inf), full((), 0))
 
 
 def iterate(problem: Problem, point: Point, ladder: np.ndarray | None = None) -> Point:

@@ -66,7 +66,7 @@ class Problem:
         *, held_out: np.ndarray, networks: bool, free_start: bool, prior: np.ndarray | None = None,
         noise_known: bool = True,
     ):  # fmt: skip
-        self.sim, self.coordinates, self.segments = sim, coordinates, jax.tree.map(jnp.asarray, segments)
+        self.sim, self.coordinates, self.segments = sim, coordinates, jax.device_put(segments)
         self.observe, self.build, self.networks = observe, build, networks
         self.noise_known = noise_known
         self.interpolates = bool(np.any(np.asarray(segments.ahead)))
@@ -84,8 +84,14 @@ class Problem:
         self.linear = np.concatenate([coordinates.which("linear"), yes])
         self.prior = None if prior is None else np.concatenate([prior, np.zeros(len(weights))])
         self.held_out = np.asarray(held_out, bool)
-        self.training: Segments = self.segments.take(np.flatnonzero(~self.held_out))
-        self.count = int(np.sum(np.asarray(self.training.weight) > 0))
+        training = jax.tree.map(np.asarray, segments).take(np.flatnonzero(~self.held_out))
+        self.training: Segments = jax.device_put(training)
+        self.count = int(np.sum(training.weight > 0))
+
+    @property
+    def sees_state_alone(self) -> bool:
+        """Whether what is seen depends on the free numbers through the state alone."""
+        return isinstance(self.observe, Columns)
 
     @property
     def data(self) -> Data:
@@ -144,20 +150,22 @@ class Problem:
 
     def residual(self, z: Float[Array, " p"], d: Float[Array, " k"], segment: Segments) -> Float[Array, "rows m"]:
         """Weighted errors of one segment."""
-        run = self.simulator(z)[0].rollout(self.begin(z, d, segment), Control(u=segment.u), steps=len(segment.u))
-        return self.compare(z, run.q, run.qd, segment)
+        sim, extra = self.simulator(z)
+        run = sim.rollout(self.begin(sim, d, segment), Control(u=segment.u), steps=len(segment.u))
+        return self.compare(sim, extra, run.q, run.qd, segment)
 
-    def begin(self, z: Float[Array, " p"], d: Float[Array, " k"], segment: Segments) -> State:
+    def begin(self, sim: Simulator, d: Float[Array, " k"], segment: Segments) -> State:
         """The state from which a segment is simulated."""
-        sim, q, qd = self.simulator(z)[0], segment.q, segment.qd
+        q, qd = segment.q, segment.qd
         if self.k:
             half = self.k // 2
             q, qd = integrate(sim.model, q, d[:half]), qd + d[half:]
         return sim.solver.init(sim.model, State(q, qd, jnp.zeros((), q.dtype)))
 
-    def compare(self, z: Float[Array, " p"], q: Array, qd: Array, segment: Segments) -> Float[Array, "rows m"]:
+    def compare(
+        self, sim: Simulator, extra: dict[str, Array], q: Array, qd: Array, segment: Segments
+    ) -> Float[Array, "rows m"]:
         """Weighted differences of what is seen along a trajectory and what was measured."""
-        sim, extra = self.simulator(z)
         q, qd = self._sample(q, segment), self._sample(qd, segment)
         seen = jax.vmap(lambda q, qd: self.observe(sim.model, State(q, qd, jnp.zeros((), q.dtype)), extra))(q, qd)
         return segment.weight * (seen - segment.measured)

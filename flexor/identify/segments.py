@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
@@ -60,7 +59,8 @@ def cut(sim: Simulator, logs: Sequence[Log], shooting: Shooting, noise: np.ndarr
     steps = max(_steps(p, dt) for p in parts)
     rows = max(len(p.time) for p in parts)
     made = [_segment(p, sim.model, dt, steps, rows, noise[i]) for p, i in zip(parts, owner, strict=True)]
-    return Segments(*(jnp.asarray(np.stack(x)) for x in zip(*made, strict=True))), np.array(owner)
+    together: Any = [np.stack(x) for x in zip(*made, strict=True)]  # of numpy, which compiles nothing
+    return Segments(*together), np.array(owner)
 
 
 def _steps(log: Log, dt: float) -> int:

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float
 
 from flexor.model.model import Model
 from flexor.model.parameters import parameters, replace
-from flexor.spatial import inertia_matrix, quat_exp, quat_mul
+from flexor.spatial import inertia_matrix, quat_exp, quat_mul, take
 
 SMALLEST = 1e-3  # of the size or range: how near to a bound a start may be, since a chart never reaches its bounds
 ROUNDING = 1e-6  # of the range, by which a start in single precision may miss a bound
@@ -162,6 +162,12 @@ class Coordinates:
 
     charts: tuple[Chart, ...]
     extra: dict[str, np.ndarray]
+    numbers: tuple[tuple[Any, ...], ...] = ()
+    """The numbers in the charts' laws, stacked for all charts of a kind: many free parameters make small programs."""
+
+    def __post_init__(self) -> None:
+        if not self.numbers:
+            object.__setattr__(self, "numbers", _stacked(self.charts))
 
     @property
     def size(self) -> int:
@@ -179,15 +185,9 @@ class Coordinates:
         """The numbers of z whose charts are `bounded`, `positive` or `linear`, as a mask."""
         return np.array([getattr(c, kind) for c in self.charts for _ in range(c.size)], dtype=bool)
 
-    @property
-    def numbers(self) -> tuple[tuple[Any, ...], ...]:
-        """The numbers in the charts' laws."""
-        return tuple(c.numbers for c in self.charts)
-
     def with_numbers(self, numbers: tuple[tuple[Any, ...], ...]) -> "Coordinates":
-        """The same charts with other numbers in their laws."""
-        charts = (dataclasses.replace(c, numbers=n) for c, n in zip(self.charts, numbers, strict=True))
-        return Coordinates(tuple(charts), self.extra)
+        """The same parameters with other numbers in the laws of their charts."""
+        return dataclasses.replace(self, numbers=numbers)
 
     def blank(self, model: Model) -> Model:
         """The model with zeros in the place of its free parameters: what is left does not depend on where they start."""
@@ -200,17 +200,14 @@ class Coordinates:
         return replace(model, values)
 
     def values(self, z: Float[Array, " n"]) -> dict[str, Array]:
-        """The parameters at z, by name. Charts of one law are computed together: many free parameters make small programs."""
+        """The parameters at z, by name. Charts of a kind are computed together."""
         edges = np.cumsum([0, *(c.size for c in self.charts)])
-        kinds: dict[Any, list[int]] = {}
-        for i, c in enumerate(self.charts):
-            kinds.setdefault((c.law, c.size, tuple(np.shape(x) for x in c.numbers)), []).append(i)
         found: dict[int, Array] = {}
-        for (law, size, _), members in kinds.items():
-            numbers = zip(*(self.charts[i].numbers for i in members), strict=True)
-            stacked = [jnp.stack([jnp.asarray(x, z.dtype) for x in column]) for column in numbers]
-            own = z[edges[members][:, None] + np.arange(size)]
-            found.update(zip(members, jax.vmap(law)(own, *stacked), strict=True))
+        for members, numbers in zip(_kinds(self.charts), self.numbers, strict=True):
+            chart = self.charts[members[0]]
+            own = take(z, edges[members][:, None] + np.arange(chart.size))
+            value = jax.vmap(chart.law)(own, *(jnp.asarray(x, z.dtype) for x in numbers))
+            found.update(zip(members, value, strict=True))
         return {c.name: found[i] for i, c in enumerate(self.charts)}
 
     def apply(self, model: Model, z: Float[Array, " n"]) -> tuple[Model, dict[str, Array]]:
@@ -227,6 +224,19 @@ class Coordinates:
                 whole[base] = jnp.asarray(old).at[part].set(value)
         extra = {name: whole.pop(name, x) for name, x in own.items()}
         return replace(model, whole), extra
+
+
+def _kinds(charts: Sequence[Chart]) -> list[list[int]]:
+    """Charts of the same law and shapes."""
+    kinds: dict[Any, list[int]] = {}
+    for i, c in enumerate(charts):
+        kinds.setdefault((c.law, c.size, tuple(np.shape(x) for x in c.numbers)), []).append(i)
+    return list(kinds.values())
+
+
+def _stacked(charts: Sequence[Chart]) -> tuple[tuple[np.ndarray, ...], ...]:
+    columns = (zip(*(charts[i].numbers for i in members), strict=True) for members in _kinds(charts))
+    return tuple(tuple(np.stack(x) for x in column) for column in columns)
 
 
 def coordinates(

@@ -48,9 +48,9 @@ def replace(model: Model, values: Mapping[str, Any]) -> Model:
     Raises for a pattern that matches nothing, a wrong shape, and concrete values that no body can have.
     """
     entries = list(_entries(model))
-    rows: dict[tuple[str, str], dict[int, Array]] = {}
+    rows: dict[tuple[str, str], dict[int, Array | np.ndarray]] = {}
     for pattern, value in values.items():
-        value = jnp.asarray(value, model.dtype)
+        value = jnp.asarray(value, model.dtype) if _traced(value) else np.asarray(value, model.dtype)
         hits = [e for e in entries if fnmatchcase(e[0], pattern)]
         if fnmatchcase("gravity", pattern):
             model = eqx.tree_at(lambda m: m.gravity, model, jnp.broadcast_to(value, (3,)))
@@ -61,10 +61,9 @@ def replace(model: Model, values: Mapping[str, Any]) -> Model:
             if value.shape not in ((), shape):
                 raise ValueError(f"'{name}' must have shape {shape}, got {value.shape}.")
             _check_value(name, field, value)
-            rows.setdefault((group, field), {})[i] = jnp.broadcast_to(value, shape)
+            rows.setdefault((group, field), {})[i] = value
     for (group, field), new in rows.items():  # a table at once: many free parameters make small programs
-        table = getattr(getattr(model, group), field)
-        model = eqx.tree_at(_leaf(group, field), model, table.at[np.array(list(new))].set(jnp.stack(list(new.values()))))
+        model = eqx.tree_at(_leaf(group, field), model, _with(getattr(getattr(model, group), field), new))
     return _with_rows(model)
 
 
@@ -72,8 +71,22 @@ def _leaf(group: str, field: str) -> Callable[[Model], Array]:
     return lambda model: getattr(getattr(model, group), field)
 
 
-def _check_value(name: str, field: str, value: Array) -> None:
-    if isinstance(value, jax.core.Tracer):
+def _with(table: Array, new: Mapping[int, Array | np.ndarray]) -> Array:
+    """A table with other rows. What is known is put together by numpy: every operation of JAX's would be compiled first."""
+    rows, shape = np.array(list(new)), table.shape[1:]
+    if any(_traced(x) for x in (table, *new.values())):
+        return table.at[rows].set(jnp.stack([jnp.broadcast_to(x, shape) for x in new.values()]))
+    made = np.array(table)
+    made[rows] = np.stack([np.broadcast_to(x, shape) for x in new.values()])
+    return jax.device_put(made)
+
+
+def _traced(x: Any) -> bool:
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(x))
+
+
+def _check_value(name: str, field: str, value: Array | np.ndarray) -> None:
+    if _traced(value):
         return
     numbers = np.asarray(value)  # numpy's own functions, since JAX's would be traced under jit even for known numbers
     if np.isnan(numbers).any():

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core as jex
 
+from flexor.simd.compiler import uncollected
 from flexor.simd.control import uniform_results
 from flexor.simd.primitive import bind
 
@@ -31,8 +32,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, *, threads:
         examples = [
             jax.ShapeDtypeStruct(x.shape if a is None else x.shape[1:], x.dtype) for x, a in zip(flat, axes, strict=True)
         ]
-        jaxpr, shape = jax.make_jaxpr(_flattened(f, tree), return_shape=True)(*examples)
-        jaxpr, outside = _hoisted(jaxpr)
+        jaxpr, outside, shape = _trace(f, tree, examples)
         flat, shared = outside + flat, [True] * len(outside) + [a is None for a in axes]
         back = _axes(out_axes, shape, "out_axes")
         if any(a is None and not same for a, same in zip(back, uniform_results(jaxpr, shared), strict=True)):
@@ -59,8 +59,7 @@ def jit(f: Callable[..., Any], *, shared: bool | tuple[bool, ...] = False) -> Ca
         flags += [False] * len(jax.tree.leaves(kwargs))
         leaves = [jnp.asarray(x) for x in leaves]
         examples = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
-        jaxpr, shape = jax.make_jaxpr(_flattened(f, tree), return_shape=True)(*examples)
-        jaxpr, outside = _hoisted(jaxpr)
+        jaxpr, outside, shape = _trace(f, tree, examples)
         rows = outside + [x if s else x[None] for x, s in zip(leaves, flags, strict=True)]
         out = bind(jaxpr, rows, [True] * len(outside) + flags, [False] * len(jaxpr.out_avals), size=1, threads=0)
         return jax.tree.unflatten(jax.tree.structure(shape), [x[0] for x in out])
@@ -68,14 +67,16 @@ def jit(f: Callable[..., Any], *, shared: bool | tuple[bool, ...] = False) -> Ca
     return single
 
 
-def _flattened(f: Callable[..., Any], tree: Any) -> Callable[..., Any]:
-    """f as a function of leaves."""
+def _trace(f: Callable[..., Any], tree: Any, examples: list[Any]) -> tuple[Any, list[Any], Any]:
+    """The program of f as a function of leaves, traced values that it closes over, and the form of its result."""
 
     def flat(*xs: Any) -> Any:
         args, kwargs = jax.tree.unflatten(tree, xs)
         return f(*args, **kwargs)
 
-    return flat
+    with uncollected():
+        jaxpr, shape = jax.make_jaxpr(flat, return_shape=True)(*examples)
+    return *_hoisted(jaxpr), shape
 
 
 def _hoisted(closed: Any) -> tuple[Any, list[Any]]:

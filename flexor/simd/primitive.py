@@ -18,7 +18,7 @@ from jax.extend import core as jex
 from jax.interpreters import ad, batching, mlir
 
 from flexor.simd import machine
-from flexor.simd.compiler import Signature, compile_kernel
+from flexor.simd.compiler import Signature, compile_kernel, uncollected
 
 kernel_p = jex.Primitive("simd_kernel")
 kernel_p.multiple_results = True
@@ -119,6 +119,7 @@ kernel_p.def_impl(lambda *args, **params: _eager(_Call(params))(*args))
 
 
 @lru_cache(maxsize=512)
+@uncollected()
 def _jvp_jaxpr(key: "_Jaxpr", moving: tuple[bool, ...]) -> Any:
     """The tangents of the results, as a jaxpr of (arguments, tangents of the moving ones)."""
     f = jex.jaxpr_as_fun(key.jaxpr)
@@ -182,6 +183,7 @@ ad.primitive_jvps[kernel_p] = _jvp
 
 
 @lru_cache(maxsize=512)
+@uncollected()
 def _vjp_jaxpr(key: _Jaxpr, undefined: tuple[bool, ...], defined_out: tuple[bool, ...]) -> Any:
     """Cotangents of the undefined arguments, in which the jaxpr is linear, as a jaxpr of (the others, cotangents)."""
     f = jex.jaxpr_as_fun(key.jaxpr)

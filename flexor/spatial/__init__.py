@@ -10,6 +10,7 @@ from flexor.spatial.rotation import (
     quat_to_matrix,
     rotate,
 )
+from flexor.spatial.rows import take
 from flexor.spatial.vector import cross, dot, force_cross, matmul, matvec, motion_cross, shift_force, shift_motion, skew
 
 __all__ = [
@@ -32,4 +33,5 @@ __all__ = [
     "shift_motion",
     "skew",
     "spatial_inertia",
+    "take",
 ]

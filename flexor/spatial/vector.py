@@ -10,9 +10,8 @@ from jaxtyping import Array, Float
 
 def cross(a: Float[Array, "... 3"], b: Float[Array, "... 3"]) -> Float[Array, "... 3"]:
     """Vector product a x b."""
-    a0, a1, a2 = a[..., 0], a[..., 1], a[..., 2]
-    b0, b1, b2 = b[..., 0], b[..., 1], b[..., 2]
-    return jnp.stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], axis=-1)
+    (a0, a1, a2), (b0, b1, b2) = jnp.split(a, 3, axis=-1), jnp.split(b, 3, axis=-1)
+    return jnp.concatenate([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], axis=-1)
 
 
 def dot(a: Float[Array, "... n"], b: Float[Array, "... n"]) -> Float[Array, "..."]:
