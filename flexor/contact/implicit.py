@@ -412,8 +412,8 @@ def _eliminate(H: Array) -> list[tuple[Array, Array, Array]]:
     H = H[::-1, ::-1]
     factors, least = [], jnp.finfo(H.dtype).eps ** 0.75
     while len(H):
-        floor = least * jnp.max(jnp.abs(H[0]))
-        inverse = 1 / jnp.where(jnp.abs(H[0, 0]) < floor, jnp.copysign(floor, H[0, 0]), H[0, 0])
+        pivot, floor = H[0, 0], least * jnp.max(jnp.abs(H[0]))
+        inverse = 1 / jnp.where(jnp.abs(pivot) < floor, jnp.copysign(floor, pivot), pivot)
         factors.append((inverse, H[0, 1:] * inverse, H[1:, 0]))
         H = H[1:, 1:] - H[1:, :1] * factors[-1][1]
     return factors
