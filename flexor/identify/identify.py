@@ -25,7 +25,6 @@ from flexor.identify.search import AbstractSearch, BasinHopping, LevenbergMarqua
 from flexor.identify.segments import Shooting, cut
 from flexor.model.charts import Coordinates, coordinates
 from flexor.model.model import Model
-from flexor.model.parameters import replace
 from flexor.solvers import HybridSolver, Simulator
 from flexor.solvers.trajectory import Trajectory
 
@@ -68,7 +67,7 @@ def identify(
         further = [] if isinstance(held_out, float | int) else as_logs(held_out)
         networks, patterns = _split_free(sim, free)
         place = coordinates(sim.model, patterns, bounds=bounds, extra=extra)
-        sim = eqx.tree_at(lambda s: s.model, sim, _at_start(sim.model, place))
+        sim = eqx.tree_at(lambda s: s.model, sim, place.at_start(sim.model))
         _check_logs(runs, further, sim.model, observe is None)
         noise, known = _noise(runs + further)
         look = observe_columns(sim.model, runs[0].columns) if observe is None else observe
@@ -88,11 +87,6 @@ def identify(
         names = tuple((runs + further)[i].name for i in segments[1])
         fit = _result(problem, search, *found, runs[0].columns, names, dtype)
         return dataclasses.replace(fit, seconds=time.perf_counter() - begun)
-
-
-def _at_start(model: Model, place: Coordinates) -> Model:
-    """The model where the search starts: dry friction that is free is switched on."""
-    return replace(jax.jit(lambda z: place.apply(model, z)[0])(place.start), {})
 
 
 def astype(sim: Simulator, dtype: Any) -> Simulator:
@@ -195,7 +189,7 @@ def _search(
         raise FileNotFoundError(f"cannot write the checkpoint '{path}': the folder '{path.parent}' does not exist.")
     if path is not None and path.is_file():
         state, history = _resume(path, problem, search, state)
-    step = program(problem, _step, search) if search.compiled else partial(_step, problem, search)
+    step = _stepper(problem, search)
     outcome = search.outcome(problem, state)
     while not outcome.done:
         state = step(state)
@@ -208,9 +202,23 @@ def _search(
     return state, history, outcome
 
 
-def _step(problem: Problem, search: AbstractSearch, state: Any) -> Any:
-    new = search.step(problem, state)
-    return _strong(new) if search.compiled else new
+def _stepper(problem: Problem, search: AbstractSearch) -> Callable[[Any], Any]:
+    """A step of the search, compiled when it is first taken."""
+    if not search.compiled:
+        return partial(search.step, problem)
+    parts = [program(problem, _part, search, name, hasty=hasty) for name, hasty in search.parts.items()]
+
+    def step(state: Any) -> Any:
+        made: tuple[Any, ...] = ()
+        for part in parts:
+            made = (*made, part(state, *made))
+        return made[-1]
+
+    return step
+
+
+def _part(problem: Problem, search: AbstractSearch, name: str, *args: Any) -> Any:
+    return _strong(getattr(search, name)(problem, *args))
 
 
 def _strong(state: Any) -> Any:
@@ -267,7 +275,7 @@ def _result(
     after, remarks = _judge(problem, z, normal)
     if problem.k and problem.held_out.any():
         d, normal = program(problem, settle)(z, d), None
-    (old, new), described = program(problem, _described)(np.stack([start, z]), np.stack([zero, d]))
+    (old, new), described = program(problem, _described, hasty=True)(np.stack([start, z]), np.stack([zero, d]))
     trains, apart = ~problem.held_out, problem.held_out
     if not apart.any():
         remarks.append("nothing was held out: give several runs, a horizon, or `held_out` logs for an error on unseen data")
@@ -298,7 +306,7 @@ def _polish(problem: Problem, z: Any, d: Any, outcome: Outcome) -> tuple[Any, An
     """The point to which Levenberg-Marquardt takes the best one of a global search."""
     local = LevenbergMarquardt()
     state = _strong(begin(problem, z)._replace(d=d))
-    step = program(problem, _step, local)
+    step = _stepper(problem, local)
     while not local.outcome(problem, state).done:
         state = step(state)
     return state.z, state.d, outcome._replace(message=f"{outcome.message}; polished in {int(state.done)} iterations")

@@ -60,21 +60,39 @@ def begin(problem: Problem, z: Array) -> Point:
     return Point(z, full((s, k), 0.0), nothing, full((), DAMPING), full((), np.inf), full((), 0))
 
 
+class Proposal(NamedTuple):
+    """Where a step would lead, and the damping it was made with."""
+
+    z: Float[Array, " p"]
+    d: Float[Array, "s k"]
+    damping: Float[Array, ""]
+
+
 def iterate(problem: Problem, point: Point, ladder: np.ndarray | None = None) -> Point:
     """One damped Gauss-Newton step, taken if it lowers the cost: the best of a ladder of dampings, or that of a single one."""
+    return accept(problem, point, propose(problem, point, ladder), ladder)
+
+
+def propose(problem: Problem, point: Point, ladder: np.ndarray | None = None) -> Proposal:
+    """The step of the lowest cost among those of a ladder of dampings."""
     dampings = point.damping * jnp.asarray([1.0] if ladder is None else ladder)
     forms = jnp.ones(1) if ladder is None else jnp.repeat(jnp.asarray([1.0, 0.0]), len(ladder))
     dampings = jnp.tile(dampings, len(forms) // len(dampings))
     z, d = jax.vmap(lambda form, damping: _candidate(problem, point, form, damping))(forms, dampings)
     best = jnp.zeros((), int) if ladder is None else _lowest(jax.vmap(problem.cost)(z, d))
-    z, d = z[best], d[best]
+    return Proposal(z[best], d[best], dampings[best])
+
+
+def accept(problem: Problem, point: Point, proposal: Proposal, ladder: np.ndarray | None = None) -> Point:
+    """The point with the normal equations there, if its cost is lower than the last one's."""
+    z, d = proposal.z, proposal.d
     normal = problem.normal(z, d)
     old, new = point.normal.cost, normal.cost
     first = point.done == 0
     better = (new < old) & jnp.isfinite(normal.A).all()  # false where the cost is not a number
     gain = jnp.where(better & ~first, (old - new) / jnp.maximum(old, 1e-300), point.gain)
     easier, harder = (0.1, 8.0) if ladder is None else (1.0, 10 * ladder[-1])
-    damping = jnp.clip(jnp.where(better, dampings[best] * easier, point.damping * harder), LEAST, MOST)
+    damping = jnp.clip(jnp.where(better, proposal.damping * easier, point.damping * harder), LEAST, MOST)
     kept = jax.tree.map(lambda a, b: jnp.where(better, a, b), (z, d, normal), (point.z, point.d, point.normal))
     z, d, normal = kept
     return Point(z, d, normal, jnp.where(first, point.damping, damping), gain, point.done + 1)

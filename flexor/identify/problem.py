@@ -24,12 +24,14 @@ from flexor.identify.segments import Segments
 from flexor.model.charts import Coordinates
 from flexor.model.model import Control, Model, State
 from flexor.solvers import HybridSolver, Simulator
+from flexor.spatial import take
 
 Observe = Callable[[Model, State, dict[str, Array]], Array]
 Build = Callable[[Model, dict[str, Array]], Model]
 KEPT = 16  # compiled programs
 _programs: dict[Hashable, Callable[..., Any]] = {}
 MOST = 2**20  # numbers of a Jacobian at a time
+HASTE = {"xla_backend_optimization_level": 0}
 START_RIDGE = 1e-6  # precision of a start in units of a chart: keeps its equations solvable where the data say nothing
 
 
@@ -70,6 +72,7 @@ class Problem:
         self.observe, self.build, self.networks = observe, build, networks
         self.noise_known = noise_known
         self.interpolates = bool(np.any(np.asarray(segments.ahead)))
+        self.every_step = not self.interpolates and bool(np.all(segments.at == np.arange(segments.at.shape[1])))
         self.k = 2 * sim.model.nv if free_start else 0
         weights = np.zeros(0)
         if networks:
@@ -126,7 +129,15 @@ class Problem:
         arrays = tuple((x.shape, str(x.dtype), np.asarray(x).tobytes()) if eqx.is_array(x) else x for x in leaves)
         charts = tuple((c.name, c.size, c.law, c.bounded) for c in self.coordinates.charts)
         shapes = tuple(np.shape(x) for x in jax.tree.leaves(self.data))
-        flags = (self.networks, self.k, self.interpolates, self.count, self.prior is None, self.held_out.tobytes())
+        flags = (
+            self.networks,
+            self.k,
+            self.interpolates,
+            self.every_step,
+            self.count,
+            self.prior is None,
+            self.held_out.tobytes(),
+        )
         return arrays, form, charts, shapes, flags, self.observe, self.build
 
     def simulator(self, z: Float[Array, " p"]) -> tuple[Simulator, dict[str, Array]]:
@@ -171,6 +182,8 @@ class Problem:
         return segment.weight * (seen - segment.measured)
 
     def _sample(self, x: Array, segment: Segments) -> Array:
+        if self.every_step:
+            return x[: len(segment.at)]
         here = x[segment.at]
         if not self.interpolates:
             return here
@@ -251,16 +264,17 @@ class Problem:
         )
 
 
-def program(problem: Problem, f: Callable[..., Any], *fixed: Any) -> Callable[..., Any]:
+def program(problem: Problem, f: Callable[..., Any], *fixed: Any, hasty: bool = False) -> Callable[..., Any]:
     """f(problem, *fixed, ...) compiled. Problems that differ in their data alone share one program, so that the second log
-    of a robot, or the second start, costs no compilation."""
+    of a robot, or the second start, costs no compilation. `hasty`: XLA optimises nothing, which takes a third of the time."""
     plain = type(problem) is Problem
     blank = problem.blank() if plain else problem
     key = (f, fixed, blank.key() if plain else problem)
     if key not in _programs:
         while len(_programs) >= KEPT:
             _programs.pop(next(iter(_programs)))
-        _programs[key] = jax.jit(lambda data, *args: f(blank.bind(data), *fixed, *args))
+        options = HASTE if hasty else None
+        _programs[key] = jax.jit(lambda data, *args: f(blank.bind(data), *fixed, *args), compiler_options=options)
     return partial(_programs[key], problem.data)
 
 
@@ -270,7 +284,7 @@ class Columns(eqx.Module):
     rows: tuple[int, ...] = eqx.field(static=True)
 
     def __call__(self, model: Model, state: State, extra: dict[str, Array]) -> Any:
-        return jnp.concatenate([state.q, state.qd])[np.array(self.rows, dtype=int)]
+        return take(jnp.concatenate([state.q, state.qd]), np.array(self.rows, dtype=int))
 
 
 def observe_columns(model: Model, columns: Sequence[str]) -> Observe:

@@ -1,6 +1,7 @@
 """Searches for the minimum: one step is a pure function of a state, so that any of them can be watched, stopped and resumed."""
 
 import abc
+from collections.abc import Mapping
 from typing import Any, ClassVar, NamedTuple
 
 import equinox as eqx
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flexor.identify.levenberg import LADDER, Point, begin, iterate
+from flexor.identify.levenberg import LADDER, Point, Proposal, accept, begin, iterate, propose
 from flexor.identify.problem import Problem
 
 STUCK = 1e10  # damping at which no step lowers the cost
@@ -29,6 +30,9 @@ class AbstractSearch(eqx.Module):
 
     compiled: ClassVar[bool] = True
     """Whether `step` is written in JAX throughout."""
+    parts: ClassVar[Mapping[str, bool]] = {"step": False}
+    """Methods that make a step one after the other, of the problem, the state and what those before made; and whether they are
+    compiled in haste, since kernels and LAPACK do their work and XLA next to nothing."""
     free_starts: ClassVar[bool] = False
     """Whether it can estimate the starts of the segments."""
     polished: ClassVar[bool] = False
@@ -60,6 +64,7 @@ class LevenbergMarquardt(AbstractSearch):
 
     iterations: int = 100
     tolerance: float = 1e-8
+    parts: ClassVar[Mapping[str, bool]] = {"propose": True, "accept": False}
     free_starts: ClassVar[bool] = True
 
     def init(self, problem: Problem, z: Array, key: Array) -> Point:
@@ -67,6 +72,12 @@ class LevenbergMarquardt(AbstractSearch):
 
     def step(self, problem: Problem, state: Point) -> Point:
         return iterate(problem, state, LADDER)
+
+    def propose(self, problem: Problem, state: Point) -> Proposal:
+        return propose(problem, state, LADDER)
+
+    def accept(self, problem: Problem, state: Point, proposal: Proposal) -> Point:
+        return accept(problem, state, proposal, LADDER)
 
     def outcome(self, problem: Problem, state: Point) -> Outcome:
         count = int(state.done)

@@ -41,11 +41,13 @@ POSITIVE = {"mass", "friction", "stiffness", "damping", "armature", "frictionlos
 
 @dataclass(frozen=True)
 class Chart:
-    """`value(z)` is `law(z, *numbers)` for z of length `size`; `start` is the z of the value that it was made for."""
+    """`value(z)` is `law(z, *numbers)` for z of length `size`; `start` is the z of the value `first` that it was made for, moved
+    off its bounds."""
 
     name: str
     size: int
     start: np.ndarray
+    first: np.ndarray
     law: Callable[..., Array]
     numbers: tuple[Any, ...]
     monotone: bool
@@ -82,12 +84,12 @@ def chart(name: str, x: Any, bounds: tuple[Any, Any] | None = None) -> Chart:
     if field == "inertia":
         return _inertia(name, x)
     if field == "quat":
-        return Chart(name, 3, np.zeros(3), _turned, (x,), False)
+        return Chart(name, 3, np.zeros(3), x, _turned, (x,), False)
     if field == "axis":
         basis = np.linalg.svd(x[None])[2][1:] * np.linalg.norm(x)
-        return Chart(name, 2, np.zeros(2), _tilted, (x, basis), False)
+        return Chart(name, 2, np.zeros(2), x, _tilted, (x, basis), False)
     size = np.maximum(np.max(np.abs(x)), SMALLEST * FIELD_SIZE.get(field, 1.0)) if np.any(x) else FIELD_SIZE.get(field, 1.0)
-    return Chart(name, x.size, np.zeros(x.size), _straight, (x, np.asarray(size)), True, linear=True, unit=size)
+    return Chart(name, x.size, np.zeros(x.size), x, _straight, (x, np.asarray(size)), True, linear=True, unit=size)
 
 
 def _straight(z: Array, x: Array, size: Array) -> Array:
@@ -126,7 +128,7 @@ def _positive(name: str, x: np.ndarray, typical: float) -> Chart:
     size = np.where(x > 0, np.maximum(x, SMALLEST * typical), typical)  # what starts at zero says nothing of its size
     share = np.where(x > 0, x / size, SMALLEST)  # zero itself has no place in the chart
     start = np.log(np.expm1(share)).ravel()
-    return Chart(name, x.size, start, _grown, (size,), True, positive=True, unit=size.ravel())
+    return Chart(name, x.size, start, size * share, _grown, (size,), True, positive=True, unit=size.ravel())
 
 
 def _between(name: str, x: np.ndarray, low: Any, high: Any) -> Chart:
@@ -141,7 +143,7 @@ def _between(name: str, x: np.ndarray, low: Any, high: Any) -> Chart:
     share = np.clip((x - low) / (high - low), SMALLEST, 1 - SMALLEST)
     start = np.log(share / (1 - share)).ravel()
     unit = np.maximum(np.abs(x), (high - low) / 10).ravel()
-    return Chart(name, x.size, start, _shared, (low, high), True, True, unit=unit)
+    return Chart(name, x.size, start, low + (high - low) * share, _shared, (low, high), True, True, unit=unit)
 
 
 def _inertia(name: str, six: np.ndarray) -> Chart:
@@ -153,7 +155,9 @@ def _inertia(name: str, six: np.ndarray) -> Chart:
     S = V @ np.diag(np.maximum(w, SMALLEST**2 * w[-1])) @ V.T
     size = np.sqrt(np.trace(S))
     L = np.linalg.cholesky(S) / size
-    return Chart(name, 6, np.concatenate([np.log(np.diag(L)), L[np.tril_indices(3, -1)]]), _second_moments, (size,), False)
+    first = (np.trace(S) * np.eye(3) - S)[[0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]]
+    start = np.concatenate([np.log(np.diag(L)), L[np.tril_indices(3, -1)]])
+    return Chart(name, 6, start, first, _second_moments, (size,), False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,12 +195,19 @@ class Coordinates:
 
     def blank(self, model: Model) -> Model:
         """The model with zeros in the place of its free parameters: what is left does not depend on where they start."""
+        return self._with(model, [np.zeros_like(c.first) for c in self.charts])
+
+    def at_start(self, model: Model) -> Model:
+        """The model with its free parameters at the start, which compiles nothing; dry friction that is free is switched on."""
+        return self._with(model, [c.first for c in self.charts])
+
+    def _with(self, model: Model, given: Sequence[np.ndarray]) -> Model:
         values: dict[str, Any] = {}
-        for chart in self.charts:
+        for chart, value in zip(self.charts, given, strict=True):
             base, part = _component(chart.name)
             if base not in self.extra:
                 old = values[base] if base in values else np.array(parameters(model, base)[base])
-                values[base] = np.zeros_like(old) if part is None else np.where(np.arange(old.size) == part, 0.0, old)
+                values[base] = value if part is None else np.where(np.arange(old.size) == part, value, old)
         return replace(model, values)
 
     def values(self, z: Float[Array, " n"]) -> dict[str, Array]:

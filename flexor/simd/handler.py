@@ -9,6 +9,7 @@ thread that has not started.
 import platform
 
 LARGE = 8 << 20  # bytes of an output that wants large pages
+SHARES = 16  # chunks of blocks for each thread: those that end first take over from the others
 FRAME_EXTENSION, FRAME_API, FRAME_CONTEXT, FRAME_STAGE = 8, 16, 24, 32
 FRAME_ARGS, FRAME_RETS, FRAME_ATTRS, LIST_ITEMS, ATTR_ITEMS = 40, 80, 120, 32, 40
 BUFFER_DATA, BUFFER_DIMS, SCALAR_VALUE = 24, 40, 8
@@ -216,7 +217,7 @@ def _job(inputs: int, rows: list[int]) -> str:
   %threads0 = select i1 %free.choice, i64 %pool, i64 %capped
   %many = icmp slt i64 %threads0, %blocks
   %threads = select i1 %many, i64 %threads0, i64 %blocks
-  %shares = mul i64 %threads, 4
+  %shares = mul i64 %threads, {SHARES}
   %shares.less = sub i64 %shares, 1
   %blocks.up = add i64 %blocks, %shares.less
   %chunk.many = udiv i64 %blocks.up, %shares

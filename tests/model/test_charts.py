@@ -45,6 +45,31 @@ def test_the_start_is_the_value(name, x, bounds):
     c = chart(name, x, bounds)
     assert len(c.start) == c.size == len(c.labels)
     np.testing.assert_allclose(c.value(jnp.asarray(c.start)), x, rtol=1e-12, atol=1e-14)
+    np.testing.assert_allclose(c.first, x, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize(
+    ("name", "x", "bounds"),
+    [
+        ("joint.a.damping", 0.0, None),
+        ("body.a.mass", 0.1, (0.1, 3.0)),
+        ("body.a.com", np.array([-1.0, 0.1, 0.5]), (-1.0, [1.0, 1.0, 0.5])),
+        ("body.a.inertia", ROD, None),
+    ],
+)
+def test_what_cannot_stay_where_it_is_starts_beside_it(name, x, bounds):
+    c = chart(name, x, bounds)
+    np.testing.assert_allclose(c.first, c.value(jnp.asarray(c.start)), rtol=1e-9)
+
+
+def test_the_model_at_the_start_is_that_of_the_charts(model):
+    free = ["body.b.mass", "body.*.com", "body.a.pos[1]", "joint.*.frictionloss"]
+    place = coordinates(model, free, bounds={"body.b.mass": (2.0, 3.0)})
+    made, wanted = place.at_start(model), place.apply(model, jnp.asarray(place.start))[0]
+    for a, b in zip(jax.tree.leaves(made), jax.tree.leaves(wanted), strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+    assert all(j.dry_friction for j in made.topology.joints)
+    assert float(place.blank(made).bodies.mass[2]) == 0.0
 
 
 def test_zero_starts_at_a_small_share_of_the_usual_size():

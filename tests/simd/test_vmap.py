@@ -1,5 +1,6 @@
 """`simd.vmap` and `simd.jit`: the meaning of `jax.vmap`, under all of JAX's transformations."""
 
+import gc
 import subprocess
 import sys
 import warnings
@@ -126,6 +127,17 @@ def test_traced_values_that_a_function_closes_over_are_shared_arguments():
     each = jax.vmap(lambda w: fx.simd.vmap(lambda a: a * w)(x))(jnp.arange(3.0))
     np.testing.assert_allclose(each, jnp.arange(3.0)[:, None] * x, rtol=1e-6)
     assert jax.jit(lambda w: fx.simd.jit(lambda a: a * w)(2.0))(3.0) == 6.0
+
+
+def test_the_collector_is_back_after_a_function_that_fails():
+    def fails(x):
+        assert not gc.isenabled()
+        raise KeyError("mine")
+
+    assert gc.isenabled()
+    with pytest.raises(KeyError, match="mine"):
+        fx.simd.vmap(fails)(jnp.ones(3))
+    assert gc.isenabled()
 
 
 def test_keyword_arguments_have_their_batch_first():
