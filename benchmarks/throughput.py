@@ -1,5 +1,6 @@
 """How many robots per second? Rollouts by SIMD kernels, MuJoCo C, XLA and MJX, all in one run, on all cores and on one."""
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -67,20 +68,30 @@ def cases(quick: bool) -> list[Case]:
     ]
 
 
-def best(f: Callable[[], Any], repeats: int = 3, span: float = 0.0) -> float:
-    """Seconds of the fastest of a few runs, of more where they are short: together they last for `span`."""
-    f()
-    times: list[float] = []
-    while len(times) < repeats or sum(times) < span:
-        start = time.perf_counter()
+def best(*fs: Callable[[], Any], repeats: int = 3, span: float = 0.0) -> list[float]:
+    """Seconds of the fastest of a few runs of each, of more where they are short: for each they last for `span`. They take turns,
+    so that all of them meet the same disturbances."""
+    for f in fs:
         f()
-        times.append(time.perf_counter() - start)
-    return min(times)
+    times: list[list[float]] = [[] for _ in fs]
+    while True:
+        waiting = [k for k, t in enumerate(times) if len(t) < repeats or sum(t) < span]
+        if not waiting:
+            return [min(t) for t in times]
+        for k in waiting:
+            start = time.perf_counter()
+            fs[k]()
+            times[k].append(time.perf_counter() - start)
 
 
-def seconds(f: Callable[..., Any], *args: Any, repeats: int = 3, span: float = 0.0) -> float:
+def ready(f: Callable[..., Any], *args: Any) -> Callable[[], Any]:
+    """A call of a compiled function that waits for its results."""
+    return lambda: jax.block_until_ready(f(*args))
+
+
+def seconds(f: Callable[..., Any], *args: Any, repeats: int = 3) -> float:
     """Seconds of a call of a compiled function."""
-    return best(lambda: jax.block_until_ready(f(*args)), repeats, span)
+    return best(ready(f, *args), repeats=repeats)[0]
 
 
 def initial(model: fx.Model, start: str | None, batch: int) -> tuple[np.ndarray, np.ndarray]:
@@ -100,8 +111,9 @@ def flexor_rollout(case: Case, model: fx.Model, *, simd: bool, threads: int | No
     return fx.simd.vmap(one, threads=threads) if simd else jax.jit(jax.vmap(one))
 
 
-def mujoco_rollouts(model: fx.Model, q: np.ndarray, qd: np.ndarray, threads: int, span: float) -> tuple[float, np.ndarray]:
-    """Seconds, and positions at the end, by `mujoco.rollout` with semi-implicit Euler."""
+@contextlib.contextmanager
+def mujoco_rollouts(model: fx.Model, q: np.ndarray, qd: np.ndarray, threads: int) -> Iterator[Callable[[], np.ndarray]]:
+    """States along the rollouts by `mujoco.rollout` with semi-implicit Euler, as a function to be called."""
     compiled = mujoco_model(model)
     compiled.opt.timestep = DT
     compiled.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_EULERDAMP)
@@ -111,9 +123,7 @@ def mujoco_rollouts(model: fx.Model, q: np.ndarray, qd: np.ndarray, threads: int
     assert state.shape[1] == mujoco.mj_stateSize(compiled, mujoco.mjtState.mjSTATE_FULLPHYSICS)
     data = [mujoco.MjData(compiled) for _ in range(threads)]
     with mujoco_rollout.Rollout(nthread=threads) as pool:
-        out = pool.rollout([compiled] * len(q), data, state, nstep=STEPS)[0]
-        taken = best(lambda: pool.rollout([compiled] * len(q), data, state, nstep=STEPS), span=span)
-    return taken, out[:, -1, 1 : 1 + model.nq]
+        yield lambda: pool.rollout([compiled] * len(q), data, state, nstep=STEPS)[0]
 
 
 MJX = """
@@ -162,9 +172,10 @@ def measure_case(case: Case, quick: bool) -> Iterator[dict[str, Any]]:
             args = jnp.asarray(q, dtype), jnp.asarray(qd, dtype)
             ns = 1e9 / batch / STEPS
             found = jax.block_until_ready(simd(*args))
-            ours = seconds(simd, *args, span=span) * ns
-            one_core = seconds(alone, *args, span=span) * ns if batch >= 1024 else ""
-            theirs, end = mujoco_rollouts(reference, q, qd, min(CORES, batch), span)
+            with mujoco_rollouts(reference, q, qd, min(CORES, batch)) as peer:
+                end = peer()[:, -1, 1 : 1 + model.nq]
+                runs = [ready(simd, *args), peer, *([ready(alone, *args)] if batch >= 1024 else [])]
+                ours, theirs, *one = (t * ns for t in best(*runs, span=span))
             with_xla: float | str = ""
             if batch in (64, 1024) and dtype == jnp.float32 and (batch == 64 or not case.touching):
                 with_xla = seconds(xla, *args, repeats=1) * ns
@@ -173,8 +184,8 @@ def measure_case(case: Case, quick: bool) -> Iterator[dict[str, Any]]:
                 with_mjx = mjx_ns(case.name)
             yield {
                 "robot": case.name, "nv": model.nv, "dtype": jnp.dtype(dtype).name, "batch": batch, "simd ns": ours,
-                "one thread ns": one_core, "MuJoCo ns": theirs * ns, "XLA ns": with_xla, "MJX ns": with_mjx,
-                "times MuJoCo": theirs * ns / ours,
+                "one thread ns": one[0] if one else "", "MuJoCo ns": theirs, "XLA ns": with_xla, "MJX ns": with_mjx,
+                "times MuJoCo": theirs / ours,
                 "distance to MuJoCo": float(np.abs(np.asarray(found[0][:, -1], float) - end).max()),
             }  # fmt: skip
 
@@ -260,7 +271,7 @@ def gradient_ratio(case: Case) -> float:
     axes = (0, 0, 0, None)
     value = fx.simd.vmap(end, axes)
     gradient = fx.simd.vmap(jax.grad(end, (0, 1, 2, 3)), axes)
-    times = [seconds(f, q, qd, u, masses) for f in (value, gradient)]
+    times = best(*(ready(f, q, qd, u, masses) for f in (value, gradient)), span=SPAN)
     return times[1] / times[0]
 
 
@@ -313,7 +324,7 @@ def pinocchio_ns() -> float:
 
     model = pin.buildModelFromUrdf(str(find("laikago")), pin.JointModelFreeFlyer())
     data, q, v = model.createData(), pin.neutral(model), np.zeros(model.nv)
-    return best(lambda: [pin.aba(model, data, q, v, v) for _ in range(1000)]) * 1e6
+    return best(lambda: [pin.aba(model, data, q, v, v) for _ in range(1000)])[0] * 1e6
 
 
 if __name__ == "__main__":

@@ -147,7 +147,7 @@ def _between(name: str, x: np.ndarray, low: Any, high: Any) -> Chart:
 
 
 def _inertia(name: str, six: np.ndarray) -> Chart:
-    I = np.asarray(inertia_matrix(jnp.asarray(six)))
+    I = np.asarray(inertia_matrix(six))
     S = np.trace(I) / 2 * np.eye(3) - I
     w, V = np.linalg.eigh(S)
     if not w[-1] > 0:
@@ -202,11 +202,12 @@ class Coordinates:
         return self._with(model, [c.first for c in self.charts])
 
     def _with(self, model: Model, given: Sequence[np.ndarray]) -> Model:
+        known: dict[str, Any] = parameters(jax.device_get(model))
         values: dict[str, Any] = {}
         for chart, value in zip(self.charts, given, strict=True):
             base, part = _component(chart.name)
             if base not in self.extra:
-                old = values[base] if base in values else np.array(parameters(model, base)[base])
+                old = values.get(base, known[base])
                 values[base] = value if part is None else np.where(np.arange(old.size) == part, value, old)
         return replace(model, values)
 
@@ -258,7 +259,7 @@ def coordinates(
     `bounds` maps patterns to (low, high). `extra` are numbers of the user's own; a pattern may match them too.
     """
     bounds, own = dict(bounds or {}), {k: np.asarray(v, float) for k, v in (extra or {}).items()}
-    known: dict[str, Any] = parameters(model)
+    known: dict[str, Any] = parameters(jax.device_get(model))  # by numpy, which compiles nothing
     taken = [name for name in own if name in known]
     if taken:
         raise ValueError(
