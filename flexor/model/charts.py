@@ -146,7 +146,7 @@ def _between(name: str, x: np.ndarray, low: Any, high: Any) -> Chart:
     return Chart(name, x.size, start, low + (high - low) * share, _shared, (low, high), True, True, unit=unit)
 
 
-def _inertia(name: str, six: np.ndarray) -> Chart:
+def _inertia(name: str, six: Any) -> Chart:
     I = np.asarray(inertia_matrix(six))
     S = np.trace(I) / 2 * np.eye(3) - I
     w, V = np.linalg.eigh(S)
