@@ -266,7 +266,7 @@ class Problem:
 
 def program(problem: Problem, f: Callable[..., Any], *fixed: Any, hasty: bool = False) -> Callable[..., Any]:
     """f(problem, *fixed, ...) compiled. Problems that differ in their data alone share one program, so that the second log
-    of a robot, or the second start, costs no compilation. `hasty`: XLA optimises nothing, which takes a third of the time."""
+    of a robot, or the second start, costs no compilation. `hasty`: XLA optimises nothing, so that it is sooner done."""
     plain = type(problem) is Problem
     blank = problem.blank() if plain else problem
     key = (f, fixed, blank.key() if plain else problem)

@@ -30,6 +30,12 @@ def test_no_rows_of_anything_are_nothing(shape):
     assert take(jnp.zeros((0, 3)), np.zeros(shape, int)).shape == (*shape, 3)
 
 
+@pytest.mark.parametrize("rows", [[5], [0, 5], [4, 5], [-6, 0]], ids=str)
+def test_rows_that_are_not_there_raise(rows):
+    with pytest.raises(IndexError, match="an array that has 5"):
+        take(jnp.asarray(X), np.array(rows))
+
+
 @pytest.mark.parametrize(("rows", "operation"), [([1, 2], "slice"), ([2, 1], "gather")])
 def test_one_operation_is_traced(rows, operation):
     program = jax.make_jaxpr(lambda x: take(x, np.array(rows)))(jnp.asarray(X))
