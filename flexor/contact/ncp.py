@@ -29,7 +29,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from flexor.contact.contacts import Contacts, contact_velocity, jacobian_of_one, senses, tapped
-from flexor.contact.implicit import Problem, pulled, solve_implicitly, visit, visit_rows
+from flexor.contact.implicit import solve_implicitly
+from flexor.contact.problem import Problem, pulled, visit, visit_rows
 from flexor.dynamics import Kinematics
 from flexor.dynamics.crba import factor_inertia, inverse_times, solve_inertia
 from flexor.model.model import Model, Pairs

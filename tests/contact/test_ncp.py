@@ -8,7 +8,7 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 import flexor as fx
-from flexor.contact import implicit, laws, ncp
+from flexor.contact import implicit, laws, ncp, sweep
 from flexor.contact.contacts import contact_velocity
 from flexor.dynamics import integrate
 from flexor.dynamics.crba import factor_inertia, solve_inertia
@@ -247,6 +247,44 @@ def test_slopes_are_those_of_the_laws(mode, dtype):
     size = jnp.abs(R).max() + jnp.abs(Rv @ block.J @ du).max()
     # a few roundings, times the slope that a compliance of 1e-3 allows
     assert float(jnp.abs(left).max() / size) < 1e4 * float(jnp.finfo(dtype).eps)
+
+
+def _one_contact(friction, dtype, cfm=1e-3, seed=0):
+    """Five masses, one contact with random rows; the data of its laws, and its own compliance."""
+    rng = np.random.default_rng(seed)
+    J, M = rng.normal(size=(3, 5)), np.diag(rng.uniform(0.5, 2, 5))
+    J, M, free = (jnp.asarray(z, dtype) for z in (J, M, rng.normal(size=5)))
+    none, idle = jnp.zeros(0, dtype), jnp.zeros((0, 5), dtype)
+    own = (jnp.asarray([z], dtype) for z in (0.3 + (J @ free)[0], cfm, friction))
+    Y = jnp.linalg.solve(M, J.T)[None]
+    return implicit.Problem(free, M, jnp.linalg.cholesky(M), J[None], Y, *own, idle, idle, none, none, none, none,
+                            jnp.ones(1, bool), jnp.zeros(0, bool))  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
+@pytest.mark.parametrize("seed", [1, 2, 3])  # all three slide
+def test_a_visit_without_over_relaxation_solves_the_normal_law_of_a_sliding_contact(monkeypatch, seed, dtype):
+    """On the cone's edge, and exactly the wanted normal velocity, with what friction adds to it."""
+    monkeypatch.setattr(sweep, "SLIDE", 1.0)
+    p = _one_contact(0.1, dtype, seed=seed)
+    x = jnp.asarray([[0.05, 0.004, -0.003]], dtype)
+    u, new, _ = sweep.sweep(p, sweep.scales_of(p), implicit.velocity(p, x, jnp.zeros(0, dtype)), x, jnp.zeros(0, dtype))
+    n, t = new[0, 0], new[0, 1:]
+    tolerance = 100 * float(jnp.finfo(dtype).eps)  # some dozens of sums of numbers of size one
+    assert n > 0
+    assert abs(float(jnp.linalg.norm(t) - 0.1 * n)) < tolerance
+    assert abs(float(p.J[0, 0] @ u + p.cfm[0] * n - p.wanted[0])) < tolerance
+
+
+@pytest.mark.parametrize("friction", [0.0, 0.1, 5.0], ids=["smooth", "sliding", "sticking"])
+def test_sweeps_alone_reach_the_laws_and_stay_there(friction):
+    p = _one_contact(friction, jnp.float64)
+    scales, y = sweep.scales_of(p), jnp.zeros(0)
+    u, x, _ = jax.lax.fori_loop(0, 60, lambda _, z: sweep.sweep(p, scales, *z), (p.free, jnp.zeros((1, 3)), y))
+    assert x[0, 0] > 0
+    assert float(implicit.residual(p, scales, u, x, y)) < 1e-12
+    # 0.35 of the error is left by a visit: sixty of them leave nothing but rounding
+    np.testing.assert_allclose(sweep.sweep(p, scales, u, x, y)[1], x, atol=1e-13)
 
 
 @pytest.mark.parametrize("robot", ["ant", "cube"])

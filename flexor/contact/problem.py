@@ -1,0 +1,88 @@
+"""The NCP's data, and how they are gone through: contact by contact, row by row, past those that are idle."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float
+
+from flexor.contact.laws import Block, Row
+from flexor.spatial import matvec
+
+FEW = 4  # joint rows that are not worth a question whether any of them is active
+
+
+class Problem(NamedTuple):
+    """Data of the NCP: contacts (blocks of normal and two tangents), then joint rows; `wanted` is w. The factor of M and
+    Y = M^-1 J^T are there for speed: derivatives do not go through them.
+
+    What is not active has no impulse. It costs nothing where no member of a batch wants it (in a SIMD kernel), or where there
+    is no batch; otherwise it is computed and dropped.
+    """
+
+    free: Float[Array, " nv"]
+    M: Float[Array, "nv nv"]
+    chol: Float[Array, "nv nv"]
+    J: Float[Array, "n 3 nv"]
+    Y: Float[Array, "n nv 3"]
+    wanted: Float[Array, " n"]
+    cfm: Float[Array, " n"]
+    friction: Float[Array, " n"]
+    J_row: Float[Array, "m nv"]
+    Y_row: Float[Array, "m nv"]
+    wanted_row: Float[Array, " m"]
+    cfm_row: Float[Array, " m"]
+    low: Float[Array, " m"]
+    high: Float[Array, " m"]
+    active: Bool[Array, " n"]
+    active_row: Bool[Array, " m"]
+
+    def blocks(self, rate: Array) -> Block:
+        """All contacts; `rate` scales their slip to impulses."""
+        return Block(self.J, self.wanted, self.cfm, self.friction, rate)
+
+    def rows(self) -> Row:
+        """All joint rows."""
+        return Row(self.J_row, self.wanted_row, self.cfm_row, self.low, self.high)
+
+
+def visit(
+    active: Array,
+    f: Callable[[Any, Any], tuple[Any, Any]],
+    skip: Callable[[Any, Any], tuple[Any, Any]],
+    carry: Any,
+    items: Any,
+    *,
+    at_once: bool = False,
+) -> tuple[Any, Any]:
+    """`lax.scan` of f over the active items, of `skip` over the others; `at_once` asks first whether any is active at all."""
+    if not len(active):
+        return carry, jax.tree.map(lambda x: jnp.zeros((0, *x.shape), x.dtype), jax.eval_shape(skip, carry, jax.tree.map(
+            lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), items))[1])  # fmt: skip
+    if at_once and len(active) >= FEW:
+        return lax.cond(jnp.any(active), partial(visit, active, f, skip), partial(lax.scan, skip), carry, items)
+    return lax.scan(lambda carry, item: lax.cond(item[0], f, skip, carry, item[1]), carry, (active, items))
+
+
+visit_rows = partial(visit, at_once=True)  # joint rows mostly are idle all at once
+
+
+def velocity(p: Problem, x: Array, y: Array) -> Array:
+    """u = u0 + Y x."""
+
+    def push(u: Array, item: tuple[Array, Array]) -> tuple[Array, None]:
+        return u + matvec(item[0], item[1]), None
+
+    def push_row(u: Array, item: tuple[Array, Array]) -> tuple[Array, None]:
+        return u + item[0] * item[1], None
+
+    u, _ = visit(p.active, push, lambda u, _: (u, None), p.free, (p.Y, x))
+    return visit_rows(p.active_row, push_row, lambda u, _: (u, None), u, (p.Y_row, y))[0]
+
+
+def pulled(J: Float[Array, "n 3 nv"], x: Float[Array, "n 3"]) -> Float[Array, " nv"]:
+    """J^T x of all contacts."""
+    return jnp.einsum("nka,nk->a", J, x)

@@ -1,0 +1,120 @@
+"""Projected Gauss-Seidel: a sweep visits every contact, then every joint row, and gives each the impulse that suits it best
+while all others stay, and somewhat more of it (over-relaxation)."""
+
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array
+
+from flexor.contact.laws import Block, softened
+from flexor.contact.problem import Problem, visit, visit_rows
+from flexor.spatial import cross, dot, matmul, matvec
+
+JAM = 0.25  # share of a contact's own compliance that friction leaves it at least
+STICK, SLIDE = 1.2, 1.35  # over-relaxation in a sweep: sticking contacts are less coupled than sliding ones
+
+
+class Scales(NamedTuple):
+    """Own compliance of contacts and rows (with CFM), and what the projections take from it: impulses that stop a contact
+    altogether (`stick`, over-relaxed), its normal alone (`normal`), its slip (`rate`), or the slip that comes of stopping the
+    normal (`slip`), each for a unit of velocity; and the stiffness that Newton's method gives a contact."""
+
+    A: Array
+    stick: Array
+    slip: Array
+    normal: Array
+    rate: Array
+    stiff: Array
+    a_row: Array
+
+
+def scales_of(p: Problem) -> Scales:
+    eye, tiny = jnp.eye(3, dtype=p.J.dtype), jnp.finfo(p.J.dtype).tiny
+
+    def contact(_: None, item: tuple[Array, Array, Array]) -> tuple[None, tuple[Array, ...]]:
+        J, Y, cfm = item
+        A = matmul(J, Y) + cfm * eye
+        # a direction in which nothing moves has no compliance; any positive number serves there, since no impulse can act
+        A = A.at[0, 0].set(jnp.where(A[0, 0] > tiny, A[0, 0], 1.0))
+        slip = _largest(A[1:, 1:])
+        normal, rate = 1 / A[0, 0], 1 / jnp.where(slip > tiny, slip, 1.0)
+        return None, (A, STICK * inverse3(A), (rate * normal) * A[1:, 0], normal, rate, 1 / softened(cfm, A))
+
+    def row(_: None, item: tuple[Array, Array, Array]) -> tuple[None, Array]:
+        a = dot(item[0], item[1]) + item[2]
+        return None, jnp.where(a > tiny, a, 1.0)
+
+    one = jnp.ones((), p.J.dtype)
+    idle = (eye, eye, jnp.zeros(2, p.J.dtype), one, one, one)
+    _, (A, stick, slip, normal, rate, stiff) = visit(
+        p.active, contact, lambda _, item: (None, idle), None, (p.J, p.Y, p.cfm)
+    )
+    _, a_row = visit_rows(p.active_row, row, lambda _, item: (None, one), None, (p.J_row, p.Y_row, p.cfm_row))
+    return Scales(A, stick, slip, normal, rate, stiff, a_row)
+
+
+def sweep(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
+    """One projected Gauss-Seidel sweep over all contacts, then over all rows; u is the velocity with these impulses."""
+    items = (x, p.blocks(scales.rate), p.Y, scales.A, scales.stick, scales.slip, scales.normal)
+    u, x = visit(p.active, _visit_contact, lambda u, item: (u, item[0]), u, items)
+    u, y = visit_rows(p.active_row, _visit_row, lambda u, item: (u, item[0]), u, (y, p.rows(), p.Y_row, scales.a_row))
+    return u, x, y
+
+
+def _visit_contact(u: Array, item: tuple[Any, ...]) -> tuple[Array, Array]:
+    """One contact given all others: the sticking impulse if the cone holds it, else one on the cone's edge; both over-relaxed."""
+    x, block, Y, A, S, G, normal = item
+    known = block.cfm * x - jnp.zeros_like(x).at[0].set(block.wanted)
+    # two sums side by side: everything here waits for the last
+    lack = (known + matvec(block.J[:, ::2], u[::2])) + matvec(block.J[:, 1::2], u[1::2])
+    stick = x - matvec(S, lack)
+    holds = (stick[0] > 0) & (dot(stick[1:], stick[1:]) <= (block.friction * stick[0]) ** 2)
+    new = lax.cond(holds, lambda: stick, lambda: _slide(x, lack, block, A, G, normal))
+    return u + matvec(Y, new - x), new
+
+
+def _slide(x: Array, lack: Array, block: Block, A: Array, G: Array, normal: Array) -> Array:
+    """The impulse on the cone's edge, x_n (1, mu a / |a|), with a = x_t - rate slip, slip the velocity that is left when the
+    normal alone is stopped. Friction couples normal and tangents, so the normal law is one equation for the change of x_n:
+
+        (A_nn + mu A_nt a / |a|) dx_n = -(lack_n + A_nt (mu x_n a / |a| - x_t))
+
+    Where a is within the disc, the contact slides no more: a is taken, and the normal stopped alone.
+    """
+    aim = (x[1:] - block.rate * lack[1:]) + G * lack[0]
+    square, alone = dot(aim, aim), jnp.maximum(x[0] - normal * lack[0], 0.0)
+    inside = square <= (block.friction * alone) ** 2
+    friction = jnp.where(inside, 0.0, block.friction)
+    length = jnp.sqrt(square + jnp.finfo(x.dtype).tiny)
+    own, coupling = A[0, 0] * length, friction * dot(A[0, 1:], aim)
+    lack_n = jnp.where(inside, lack[0], SLIDE * (lack[0] - dot(A[0, 1:], x[1:])))
+    # friction that would jam the contact counts for a part only, and the rest is left to the next visits
+    xn = jnp.maximum(x[0] - (length * lack_n + (SLIDE * x[0]) * coupling) / jnp.maximum(own + coupling, JAM * own), 0.0)
+    return jnp.concatenate([xn[None], jnp.where(inside, aim, 0.0) + xn * (friction / length * aim)])
+
+
+def _visit_row(u: Array, item: tuple[Any, ...]) -> tuple[Array, Array]:
+    y, row, Y, a = item
+    new = jnp.clip(y - (dot(row.J, u) + row.cfm * y - row.wanted) / a, row.low, row.high)
+    return u + Y * (new - y), new
+
+
+def into_disc(x: Array, radius: Array) -> Array:
+    length = jnp.sqrt(dot(x, x) + jnp.finfo(x.dtype).tiny)
+    return x * jnp.minimum(1.0, radius / length)[..., None]
+
+
+def _largest(A: Array) -> Array:
+    """Largest eigenvalue of a symmetric 2 x 2 matrix."""
+    mean, half = (A[..., 0, 0] + A[..., 1, 1]) / 2, (A[..., 0, 0] - A[..., 1, 1]) / 2
+    return mean + jnp.sqrt(half**2 + A[..., 0, 1] ** 2)
+
+
+def inverse3(A: Array) -> Array:
+    """Inverse by cofactors; a singular matrix gives a finite one instead, which no active contact uses."""
+    rows = [cross(A[..., 1, :], A[..., 2, :]), cross(A[..., 2, :], A[..., 0, :]), cross(A[..., 0, :], A[..., 1, :])]
+    det = dot(A[..., 0, :], rows[0])
+    tiny = jnp.finfo(A.dtype).tiny
+    det = jnp.where(jnp.abs(det) > tiny, det, 1.0)
+    return jnp.stack(rows, axis=-1) / det[..., None, None]
