@@ -18,7 +18,8 @@ from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
 from flexor.dynamics.kept import kept
-from flexor.dynamics.kinematics import Kinematics, node_inertias, node_velocities
+from flexor.dynamics.kinematics import Kinematics, node_velocities
+from flexor.dynamics.masses import node_inertias
 from flexor.dynamics.recursion import inward, outward, scatter_sum
 from flexor.dynamics.rnea import node_wrenches, rnea
 from flexor.model.model import Model

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flexor.dynamics.kept import kept
-from flexor.dynamics.kinematics import Kinematics, node_inertias
+from flexor.dynamics.kinematics import Kinematics
+from flexor.dynamics.masses import node_inertias
 from flexor.dynamics.recursion import accumulate_inward
 from flexor.model.model import Model
 from flexor.spatial import matvec, take

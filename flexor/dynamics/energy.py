@@ -5,7 +5,8 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flexor.dynamics.crba import composite_momenta
-from flexor.dynamics.kinematics import Kinematics, body_poses, node_inertias, node_velocities
+from flexor.dynamics.kinematics import Kinematics, body_poses, node_velocities
+from flexor.dynamics.masses import node_inertias
 from flexor.model.model import Model
 from flexor.spatial import dot, matvec, quat_log, quat_mul, rotate, shift_force, take
 

@@ -5,7 +5,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flexor.model.model import Model
-from flexor.spatial import cross, quat_exp, quat_mul, take
+from flexor.spatial import cross, dot, quat_exp, quat_mul, take
 
 
 def integrate(model: Model, q: Float[Array, " nq"], displacement: Float[Array, " nv"]) -> Float[Array, " nq"]:
@@ -13,6 +13,29 @@ def integrate(model: Model, q: Float[Array, " nq"], displacement: Float[Array, "
 
     Angles and lengths add; a quaternion turns by the rotation vector in the body frame, quat exp(w), and is normalised.
     """
+    plain, quats, plain_v, turns = _rows(model)
+    moved = take(q, plain) + take(displacement, plain_v)
+    if not len(quats):
+        return moved
+    quat = quat_mul(take(q, quats), quat_exp(take(displacement, turns)))
+    quat = quat / jnp.linalg.norm(quat, axis=-1, keepdims=True)
+    return take(jnp.concatenate([moved, quat.ravel()]), np.argsort(np.concatenate([plain, quats.ravel()])))
+
+
+def rate_of(model: Model, q: Float[Array, " nq"], dq: Float[Array, " nq"]) -> Float[Array, " nv"]:
+    """The velocity qd with which q changes by dq; the change of a quaternion's length is not seen."""
+    plain, quats, plain_v, turns = _rows(model)
+    rate = take(dq, plain)
+    if not len(quats):
+        return rate
+    quat = take(q, quats)
+    inverse = quat * jnp.array([1.0, -1, -1, -1], q.dtype) / dot(quat, quat)[:, None]
+    turn = 2 * quat_mul(inverse, take(dq, quats))[:, 1:]
+    return take(jnp.concatenate([rate, turn.ravel()]), np.argsort(np.concatenate([plain_v, turns.ravel()])))
+
+
+def _rows(model: Model) -> tuple[np.ndarray, ...]:
+    """Rows of q that simply add, and of the quaternions; the same of their rates in qd."""
     t = model.topology
     scalar_q: list[int] = []
     scalar_v: list[int] = []
@@ -22,15 +45,9 @@ def integrate(model: Model, q: Float[Array, " nq"], displacement: Float[Array, "
         scalar_v += range(vs, vs + n)
     rotating = t.joints_of("ball", "free")
     offset = np.array([3 if t.joints[j].kind == "free" else 0 for j in rotating], dtype=int)
-    quat_rows = (t.q_start[rotating] + offset)[:, None] + np.arange(4)
-    rate_rows = (t.v_start[rotating] + offset)[:, None] + np.arange(3)
-    moved = take(q, np.array(scalar_q, dtype=int)) + take(displacement, np.array(scalar_v, dtype=int))
-    if not len(rotating):
-        return moved
-    quat = quat_mul(take(q, quat_rows), quat_exp(take(displacement, rate_rows)))
-    quat = quat / jnp.linalg.norm(quat, axis=-1, keepdims=True)
-    order = np.argsort(np.concatenate([np.array(scalar_q, dtype=int), quat_rows.ravel()]))
-    return take(jnp.concatenate([moved, quat.ravel()]), order)
+    quats = (t.q_start[rotating] + offset)[:, None] + np.arange(4)
+    turns = (t.v_start[rotating] + offset)[:, None] + np.arange(3)
+    return np.array(scalar_q, dtype=int), quats, np.array(scalar_v, dtype=int), turns
 
 
 def displacement_rate(model: Model, displacement: Float[Array, " nv"], qd: Float[Array, " nv"]) -> Float[Array, " nv"]:
@@ -39,12 +56,9 @@ def displacement_rate(model: Model, displacement: Float[Array, " nv"], qd: Float
     For a rotation vector x and a body angular velocity w it is w + x X w / 2 + x X (x X w) / 12, exact to the third order
     in x, which is what a method of order four needs (Munthe-Kaas 1998); elsewhere it is qd itself.
     """
-    t = model.topology
-    rotating = t.joints_of("ball", "free")
-    if not len(rotating):
+    rows = _rows(model)[3]
+    if not len(rows):
         return qd
-    offset = np.array([3 if t.joints[j].kind == "free" else 0 for j in rotating], dtype=int)
-    rows = (t.v_start[rotating] + offset)[:, None] + np.arange(3)
     x, w = displacement[rows], qd[rows]
     turn = cross(x, w)
     return qd.at[rows].add(turn / 2 + cross(x, turn) / 12)

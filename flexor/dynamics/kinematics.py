@@ -2,27 +2,32 @@
 
 All spatial quantities of a robot are written in world axes at one point, the origin of the robot's root body, so that
 transforms between bodies disappear from the recursions and float32 keeps its digits far from the world's origin.
+
+Derivatives by q are those of a moving tree: what a joint carries moves with the sum of S dq along its way, so a rotation
+changes by dR = w x R. That is a fraction of the work of differentiating the products of rotations one after the other.
 """
 
+from functools import partial
+from typing import Any
+
 import equinox as eqx
+import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
+from flexor.dynamics.integrate import rate_of
 from flexor.dynamics.recursion import accumulate_outward, outward, scatter_sum
 from flexor.model.model import Model
 from flexor.spatial import (
     axis_angle_matrix,
     cross,
-    inertia_matrix,
     matmul,
-    matvec,
     motion_cross,
     quat_to_matrix,
     rotate,
-    rotated_inertia,
     shift_motion,
-    spatial_inertia,
     take,
 )
 
@@ -38,6 +43,11 @@ class Kinematics(eqx.Module):
 
 def forward_kinematics(model: Model, q: Float[Array, " nq"]) -> Kinematics:
     """Poses of all frames and motion subspaces at the coordinates q."""
+    return _kinematics(model, q)
+
+
+@jax.custom_jvp
+def _kinematics(model: Model, q: Array) -> Kinematics:
     nodes = model.topology.nodes
     local = _local_frames(model, q)
 
@@ -48,6 +58,44 @@ def forward_kinematics(model: Model, q: Float[Array, " nq"]) -> Kinematics:
     pos, rot = outward(nodes.levels, nodes.parent, compose, start, local)
     origin = take(pos, nodes.root)
     return Kinematics(pos, rot, origin, _subspaces(model, pos, rot, origin))
+
+
+@partial(_kinematics.defjvp, symbolic_zeros=True)
+def _kinematics_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Kinematics, Kinematics]:
+    (model, q), (dmodel, dq) = primals, tangents
+    kin = _kinematics(model, q)
+    parts = []
+    if not isinstance(dq, SymbolicZero):
+        parts.append(_moved(model, kin, rate_of(model, q, dq)))
+    given, tree = jax.tree.flatten(_geometry(model))
+    moves = jax.tree.leaves(_geometry(dmodel))
+    moving = [k for k, dx in enumerate(moves) if not isinstance(dx, SymbolicZero)]
+    if moving:
+
+        def by_geometry(*xs: Array) -> Kinematics:
+            known = dict(zip(moving, xs, strict=True))
+            leaves = [known.get(k, x) for k, x in enumerate(given)]
+            return _kinematics.fun(eqx.tree_at(_geometry, model, jax.tree.unflatten(tree, leaves)), q)
+
+        parts.append(jax.jvp(by_geometry, tuple(given[k] for k in moving), tuple(moves[k] for k in moving))[1])
+    return kin, jax.tree.map(lambda *x: sum(x), *parts) if parts else jax.tree.map(jnp.zeros_like, kin)
+
+
+def _geometry(model: Model) -> tuple[Any, ...]:
+    """All parameters that kinematics depends on."""
+    return model.bodies.pos, model.bodies.quat, model.joints.pos, model.joints.axis, model.reference
+
+
+def _moved(model: Model, kin: Kinematics, rate: Float[Array, " nv"]) -> Kinematics:
+    """How the frames and subspaces change when the joints move with `rate`."""
+    nodes, dofs = model.topology.nodes, model.topology.dofs
+    v = accumulate_outward(nodes.levels, nodes.parent, scatter_sum(kin.S * rate[:, None], dofs.node, len(nodes.body)))
+    turn = v[:, :3]
+    pos = v[:, 3:] + cross(turn, kin.pos - kin.origin)
+    rot = jnp.swapaxes(cross(turn[:, None], jnp.swapaxes(kin.rot, -1, -2)), -1, -2)
+    origin = take(pos, nodes.root)
+    subspaces = partial(_subspaces, model)
+    return Kinematics(pos, rot, origin, jax.jvp(subspaces, (kin.pos, kin.rot, kin.origin), (pos, rot, origin))[1])
 
 
 def _local_frames(model: Model, q: Array) -> tuple[Array, Array]:
@@ -142,31 +190,6 @@ def node_velocities(model: Model, kin: Kinematics, qd: Float[Array, " nv"]) -> t
         carrier = jnp.where(free_node, translating, carrier)
         moved = jnp.where(free_node, joint_velocity - translating, joint_velocity)
     return v, motion_cross(carrier, moved)
-
-
-def node_inertias(model: Model, kin: Kinematics) -> Float[Array, "nnode 6 6"]:
-    """Spatial inertia of each node at `kin.origin`, world axes; a body's inertia sits on its last node."""
-    mass, com, six = _node_masses(model, kin)
-    return spatial_inertia(mass, com, rotated_inertia(kin.rot, six))
-
-
-def node_momenta(model: Model, kin: Kinematics, v: Float[Array, "nnode 6"]) -> Float[Array, "nnode 6"]:
-    """Inertia of each node times its motion vector, without the matrix: fewer operations for one or two vectors, and many
-    fewer in derivatives."""
-    mass, com, six = _node_masses(model, kin)
-    turning, R = v[:, :3], kin.rot
-    linear = mass[:, None] * (v[:, 3:] + cross(turning, com))
-    inner = matvec(inertia_matrix(six), matvec(jnp.swapaxes(R, -1, -2), turning))
-    return jnp.concatenate([matvec(R, inner) + cross(com, linear), linear], axis=-1)
-
-
-def _node_masses(model: Model, kin: Kinematics) -> tuple[Array, Array, Array]:
-    """Mass, centre of mass from `kin.origin` in world axes, and rotational inertia in its own axes, of each node."""
-    nodes = model.topology.nodes
-    own = nodes.of_body[nodes.body] == np.arange(len(nodes.body))
-    mass = jnp.where(own, take(model.bodies.mass, nodes.body), 0.0)
-    six = jnp.where(own[:, None], take(model.bodies.inertia, nodes.body), 0.0)
-    return mass, kin.pos + rotate(kin.rot, take(model.bodies.com, nodes.body)) - kin.origin, six
 
 
 def body_poses(model: Model, kin: Kinematics) -> tuple[Float[Array, "nbody 3"], Float[Array, "nbody 3 3"]]:

@@ -3,7 +3,8 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flexor.dynamics.kinematics import Kinematics, node_momenta, node_velocities
+from flexor.dynamics.kinematics import Kinematics, node_velocities
+from flexor.dynamics.masses import node_momenta
 from flexor.dynamics.recursion import accumulate_inward, accumulate_outward, scatter_sum
 from flexor.model.model import Model
 from flexor.spatial import dot, force_cross, shift_force, take

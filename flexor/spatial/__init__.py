@@ -1,6 +1,6 @@
 """Rotations, spatial vectors and inertias: the algebra below the dynamics."""
 
-from flexor.spatial.inertia import inertia_matrix, rotated_inertia, spatial_inertia
+from flexor.spatial.inertia import inertia_matrix, rotated_inertia, six_of, spatial_inertia
 from flexor.spatial.rotation import (
     axis_angle_matrix,
     matrix_to_quat,
@@ -31,6 +31,7 @@ __all__ = [
     "rotated_inertia",
     "shift_force",
     "shift_motion",
+    "six_of",
     "skew",
     "spatial_inertia",
     "take",

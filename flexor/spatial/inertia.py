@@ -14,10 +14,15 @@ def inertia_matrix(six: Float[Array, "... 6"]) -> Float[Array, "... 3 3"]:
     return six[..., _SYMMETRIC]
 
 
+def six_of(matrix: Float[Array, "... 3 3"]) -> Float[Array, "... 6"]:
+    """(xx yy zz xy xz yz) of a symmetric matrix; the inverse of `inertia_matrix`."""
+    return matrix[..., [0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]]
+
+
 def rotated_inertia(R: Float[Array, "... 3 3"], six: Float[Array, "... 6"]) -> Float[Array, "... 3 3"]:
     """R I R^T of an inertia given by six numbers; symmetric to the last bit."""
     full = matmul(matmul(R, inertia_matrix(six)), jnp.swapaxes(R, -1, -2))
-    return inertia_matrix(full[..., [0, 1, 2, 0, 0, 1], [0, 1, 2, 1, 2, 2]])
+    return inertia_matrix(six_of(full))
 
 
 def spatial_inertia(

@@ -4,12 +4,15 @@ arguments and parameters at once, forwards, backwards and twice."""
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import mujoco
 import numpy as np
 import pytest
 
 import flexor as fx
 from flexor import dynamics as dyn
+from flexor.dynamics import kinematics
 from flexor.dynamics.crba import factor_inertia, solve_inertia
+from tests.dynamics.robots import NASTY
 
 STEP = 1e-3
 TOLERANCE = 1e-9  # differences of fourth order: rounding over the step, and the step to the fourth
@@ -88,3 +91,43 @@ def test_backwards_is_the_transpose_of_forwards(model, at, place, solve):
 
     backwards, forwards = both(here, way)
     np.testing.assert_allclose(backwards, forwards, rtol=1e-9)
+
+
+@pytest.mark.parametrize("moving", ["q", "geometry", "both"])
+def test_derivatives_of_kinematics_are_those_of_its_formulas(model, at, moving):
+    """The rule of the moving tree against JAX's derivative of the products of rotations; quaternions are not of unit length."""
+    rng = np.random.default_rng(3)
+    given = kinematics._geometry(model)
+    way = jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), (at.q, given))
+    dq, dgeometry = way if moving == "both" else (way[0], None) if moving == "q" else (None, way[1])
+
+    def along(f, t):
+        q = at.q * 1.1 if dq is None else at.q * 1.1 + t * dq
+        moved = model if dgeometry is None else eqx.tree_at(
+            kinematics._geometry, model, jax.tree.map(lambda x, dx: x + t * dx, given, dgeometry))  # fmt: skip
+        return f(moved, q)
+
+    def slope(f):
+        return jax.jit(lambda t: jax.jvp(lambda t: along(f, t), (t,), (jnp.ones(()),))[1])(0.0)
+
+    both = [jax.tree.leaves(slope(f)) for f in (dyn.forward_kinematics, kinematics._kinematics.fun)]
+    for found, wanted in zip(*both, strict=True):
+        # sums of some dozens of products along the tree
+        np.testing.assert_allclose(found, wanted, rtol=0, atol=1e3 * np.finfo(float).eps * float(jnp.abs(wanted).max()))
+
+
+def test_what_is_welded_costs_nothing(model):
+    """Kernels of a robot with welded bodies do as much as those of the same robot that MuJoCo has fused."""
+    spec = mujoco.MjSpec.from_string(NASTY)
+    spec.compiler.fusestatic = True
+    fused = fx.load(spec.compile())
+    assert len(fused.topology.bodies) < len(model.topology.bodies)
+
+    def operations(model):
+        def accelerations(q, qd):
+            return dyn.aba(model, dyn.forward_kinematics(model, q), qd, 0 * qd)
+
+        return sum(fx.simd.inspect(accelerations, model.reference, jnp.zeros(model.nv)).operations.values())
+
+    # offsets of joints add up one by one where bodies are not fused
+    assert operations(model) < 1.05 * operations(fused)
