@@ -155,14 +155,20 @@ class _Laws(NamedTuple):
 def _laws(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> tuple[_Laws, _Laws]:
     """The laws of all contacts and of all rows, each in the mode that its impulse is in."""
     blocks, rows = p.blocks(scales.rate), p.rows()
-    closed, sliding = jax.vmap(_mode, (None, 0, 0, 0))(u, x, blocks, scales.A)
-    low, high = jax.vmap(_mode_row, (None, 0, 0, 0))(u, y, rows, scales.a_row)
+    closed, sliding = _each(_mode, (p.active, p.active), (u, x, blocks, scales.A), (None, 0, 0, 0))
+    low, high = _each(_mode_row, (p.active_row, p.active_row), (u, y, rows, scales.a_row), (None, 0, 0, 0))
     v, v_row = matvec(p.J, u) + p.cfm[:, None] * x, matvec(p.J_row, u) + p.cfm_row * y
     idle = ~p.active_row  # an idle row stays where it is: at zero, as if that were its lower bound
     rows = rows._replace(low=jnp.where(idle, 0.0, rows.low))
     part, part_row = ((closed & p.active, sliding), v, x, blocks), ((low | idle, high), v_row, y, rows)
-    contact = _Laws(*jax.vmap(partial(linearised, contact_law))(*part), (contact_law, *part))
-    return contact, _Laws(*jax.vmap(partial(linearised, row_law))(*part_row), (row_law, *part_row))
+    R, Rv, Rx = _each(partial(linearised, contact_law), (v, scales.A, scales.A), part)
+    r, rv, rx = _each(partial(linearised, row_law), (v_row, v_row, v_row), part_row)
+    return _Laws(R, Rv, Rx, (contact_law, *part)), _Laws(r, rv, rx, (row_law, *part_row))
+
+
+def _each(f: Callable[..., Any], none: Any, items: tuple[Any, ...], axes: Any = 0) -> Any:
+    """`jax.vmap` of f over all contacts or all rows; where there are none, `none` is the result and f is not even traced."""
+    return jax.vmap(f, axes)(*items) if len(jax.tree.leaves(items[-1])[0]) else none
 
 
 def _newton(p: Problem, scales: Scales, now: _Point) -> _Point:
@@ -306,10 +312,11 @@ def _solve_jvp(iterations: int, tolerance: float, primals: Any, tangents: Any) -
 
 def _responses(p: Problem, scales: Scales, contact: _Laws, row: _Laws) -> Callable[..., tuple[Array, Array]]:
     """The linear map (b, r, r_row) -> (dx, dy) of the linearised laws; what it needs is computed once."""
-    E_inv = inverse3(contact.Rx + softened(p.cfm, scales.A)[:, None, None] * contact.Rv)
+    E_inv = _each(inverse3, scales.A, (contact.Rx + softened(p.cfm, scales.A)[:, None, None] * contact.Rv,))
     E_row = row.Rx + jnp.maximum(p.cfm_row, SOFT * scales.a_row) * row.Rv
     KJ, KJ_row = matmul(matmul(E_inv, contact.Rv), p.J), (row.Rv / E_row)[:, None] * p.J_row
-    H = p.M + jnp.einsum("nka,nkb->ab", p.J, KJ) + jnp.einsum("na,nb->ab", p.J_row, KJ_row)
+    H = p.M + p.J_row.T @ KJ_row
+    H = H + jnp.einsum("nka,nkb->ab", p.J, KJ) if len(KJ) else H
     factors = _eliminate(H)
 
     def respond(pushed: Array, r: Array, r_row: Array) -> tuple[Array, Array]:
@@ -327,4 +334,4 @@ def _data_tangents(part: tuple[Any, ...], ddata: Any) -> Array:
     def tangent(mode: Any, v: Array, x: Array, data: Any, ddata: Any) -> Array:
         return jax.jvp(lambda d: law(mode, v, x, d), (data,), (ddata,))[1]
 
-    return jax.vmap(tangent)(mode, v, x, data, ddata)
+    return _each(tangent, v, (mode, v, x, data, ddata))

@@ -85,4 +85,4 @@ def velocity(p: Problem, x: Array, y: Array) -> Array:
 
 def pulled(J: Float[Array, "n 3 nv"], x: Float[Array, "n 3"]) -> Float[Array, " nv"]:
     """J^T x of all contacts."""
-    return jnp.einsum("nka,nk->a", J, x)
+    return jnp.einsum("nka,nk->a", J, x) if len(J) else jnp.zeros(J.shape[2], J.dtype)

@@ -206,7 +206,10 @@ def _stepper(problem: Problem, search: AbstractSearch) -> Callable[[Any], Any]:
     """A step of the search, compiled when it is first taken."""
     if not search.compiled:
         return partial(search.step, problem)
-    parts = [program(problem, _part, search, name, hasty=hasty) for name, hasty in search.parts.items()]
+    parts = [
+        partial(getattr(search, name), problem) if hasty is None else program(problem, _part, search, name, hasty=hasty)
+        for name, hasty in search.parts.items()
+    ]
 
     def step(state: Any) -> Any:
         made: tuple[Any, ...] = ()

@@ -13,8 +13,9 @@ in the parameters themselves: charts are flat near their ends (a damping near ze
 in z means nothing. So a step is taken in shares of the range or the size and then put back into z (`_moved`). Numbers that it
 would take beyond their bounds stop there, and the others are solved for again.
 
-Errors alone cost a hundredth of errors and Jacobian, and lanes are free: `iterate` tries a ladder of l in both forms of D at
-once and takes the Jacobian at the best.
+Errors alone cost a hundredth of errors and Jacobian, and lanes are free: a ladder of l in both forms of D is tried at once, and
+the Jacobian is taken at the best. The algebra of a single search is left to numpy, which has nothing to compile; that of a
+population is the same functions traced by JAX.
 """
 
 from collections.abc import Callable
@@ -61,30 +62,38 @@ def begin(problem: Problem, z: Array) -> Point:
 
 
 class Proposal(NamedTuple):
-    """Where a step would lead, and the damping it was made with."""
+    """Where a step would lead, and the damping it was made with; or, with a leading axis, several of them."""
 
     z: Float[Array, " p"]
     d: Float[Array, "s k"]
     damping: Float[Array, ""]
 
 
-def iterate(problem: Problem, point: Point, ladder: np.ndarray | None = None) -> Point:
-    """One damped Gauss-Newton step, taken if it lowers the cost: the best of a ladder of dampings, or that of a single one."""
-    return accept(problem, point, propose(problem, point, ladder), ladder)
+def iterate(problem: Problem, point: Point) -> Point:
+    """One damped Gauss-Newton step, taken if it lowers the cost."""
+    step = _candidate(problem, point, 1.0, point.damping)
+    return accept(problem, point, Proposal(*step, point.damping))
 
 
-def propose(problem: Problem, point: Point, ladder: np.ndarray | None = None) -> Proposal:
-    """The step of the lowest cost among those of a ladder of dampings."""
-    dampings = point.damping * jnp.asarray([1.0] if ladder is None else ladder)
-    forms = jnp.ones(1) if ladder is None else jnp.repeat(jnp.asarray([1.0, 0.0]), len(ladder))
-    dampings = jnp.tile(dampings, len(forms) // len(dampings))
-    z, d = jax.vmap(lambda form, damping: _candidate(problem, point, form, damping))(forms, dampings)
-    best = jnp.zeros((), int) if ladder is None else _lowest(jax.vmap(problem.cost)(z, d))
-    return Proposal(z[best], d[best], dampings[best])
+def proposals(problem: Problem, point: Point, ladder: np.ndarray) -> Proposal:
+    """Steps with a ladder of dampings, in both forms of D; by numpy."""
+    point = jax.tree.map(np.asarray, point)
+    forms, dampings = np.repeat([1.0, 0.0], len(ladder)), np.tile(point.damping * ladder, 2)
+    with np.errstate(all="ignore"):
+        made = [Proposal(*_candidate(problem, point, form, l), l) for form, l in zip(forms, dampings, strict=True)]
+    stack: Callable[..., Any] = np.stack
+    return jax.tree.map(lambda *x: stack(x), *made)
+
+
+def choose(problem: Problem, proposals: Proposal) -> Proposal:
+    """The one of the lowest cost."""
+    costs = jax.vmap(problem.cost)(proposals.z, proposals.d)
+    best = jnp.argmin(jnp.where(jnp.isfinite(costs), costs, jnp.inf))
+    return jax.tree.map(lambda x: x[best], proposals)
 
 
 def accept(problem: Problem, point: Point, proposal: Proposal, ladder: np.ndarray | None = None) -> Point:
-    """The point with the normal equations there, if its cost is lower than the last one's."""
+    """The point with the normal equations there, if its cost is lower than the last one's; `ladder` is what was tried."""
     z, d = proposal.z, proposal.d
     normal = problem.normal(z, d)
     old, new = point.normal.cost, normal.cost
@@ -123,24 +132,33 @@ def settle(problem: Problem, z: Array, d: Array) -> Array:
     return jax.lax.fori_loop(0, SETTLING, step, begin)[0]
 
 
-def _lowest(costs: Array) -> Int[Array, ""]:
-    return jnp.argmin(jnp.where(jnp.isfinite(costs), costs, jnp.inf))
-
-
-def _candidate(problem: Problem, point: Point, form: Array, damping: Array) -> tuple[Array, Array]:
+def _candidate(problem: Problem, point: Point, form: Array | float, damping: Array) -> tuple[Array, Array]:
     """z and d after a step with this damping, of the first form of D (1) or the second (0)."""
-    normal, slopes = point.normal, _slopes(problem, point.z)
-    cost = jnp.where(jnp.isfinite(normal.cost), normal.cost, 0.0)
+    xp, normal, slopes = _namespace(point.z), point.normal, _slopes(problem, point.z)
+    cost = xp.where(xp.isfinite(normal.cost), normal.cost, 0.0)
     added = 2 * cost / max(problem.count, 1) / TRUST**2 * slopes**2
-    added = jnp.where(form > 0, added, (100 * damping + FLOOR) * added)
+    added = xp.where(form > 0, added, (100 * damping + FLOOR) * added)
     dz, dd = solve(normal, damping, added, form, _limits(problem, point.z), lambda dz: _moved(problem, point.z, dz))
-    return point.z + dz, point.d + jnp.where(problem.held_out[:, None], 0.0, dd)
+    return point.z + dz, point.d + xp.where(problem.held_out[:, None], 0.0, dd)
+
+
+def _namespace(x: Any) -> Any:
+    """numpy for its own arrays, else JAX."""
+    return np if isinstance(x, np.ndarray) else jnp
+
+
+def _sigmoid(z: Array) -> Array:
+    return 1 / (1 + _namespace(z).exp(-z))
+
+
+def _softplus(z: Array) -> Array:
+    return _namespace(z).logaddexp(z, 0.0)
 
 
 def _slopes(problem: Problem, z: Array) -> Array:
     """Change of a parameter with its z, in units of its range or size."""
-    share = jax.nn.sigmoid(z)
-    return jnp.where(problem.bounded, share * (1 - share), jnp.where(problem.positive, share, 1.0))
+    xp, share = _namespace(z), _sigmoid(z)
+    return xp.where(problem.bounded, share * (1 - share), xp.where(problem.positive, share, 1.0))
 
 
 def _limits(problem: Problem, z: Array) -> tuple[Array, Array]:
@@ -149,22 +167,22 @@ def _limits(problem: Problem, z: Array) -> tuple[Array, Array]:
     Curved charts end `FENCE` below where the search started: an inertia that has become that of a rod or a disc has no
     derivative by which it could leave that again.
     """
-    slopes, edge, share, size = _slopes(problem, z), np.exp(-FAR), jax.nn.sigmoid(z), jax.nn.softplus(z)
-    low = jnp.where(problem.linear, -jnp.inf, jnp.maximum(-REACH, problem.start - FENCE - z))
-    high = jnp.where(problem.linear, jnp.inf, REACH)
-    low = jnp.where(problem.positive, (jnp.maximum(edge, 0.05 * size) - size) / slopes, low)
-    low = jnp.where(problem.bounded, (edge - share) / slopes, low)
-    high = jnp.where(problem.bounded, (1 - edge - share) / slopes, jnp.where(problem.positive, jnp.inf, high))
-    return jnp.minimum(low, 0.0), jnp.maximum(high, 0.0)
+    xp, slopes, edge, share, size = _namespace(z), _slopes(problem, z), np.exp(-FAR), _sigmoid(z), _softplus(z)
+    low = xp.where(problem.linear, -xp.inf, xp.maximum(-REACH, problem.start - FENCE - z))
+    high = xp.where(problem.linear, xp.inf, REACH)
+    low = xp.where(problem.positive, (xp.maximum(edge, 0.05 * size) - size) / slopes, low)
+    low = xp.where(problem.bounded, (edge - share) / slopes, low)
+    high = xp.where(problem.bounded, (1 - edge - share) / slopes, xp.where(problem.positive, xp.inf, high))
+    return xp.minimum(low, 0.0), xp.maximum(high, 0.0)
 
 
 def _moved(problem: Problem, z: Array, dz: Array) -> Array:
     """The change of z by which parameters change as a step dz would change them if the charts were straight."""
-    slopes, edge = _slopes(problem, z), np.exp(-FAR)
-    share = jnp.clip(jax.nn.sigmoid(z) + slopes * dz, edge, 1 - edge)
-    size = jnp.maximum(jax.nn.softplus(z) + slopes * dz, edge)
-    grown = size + jnp.log(-jnp.expm1(-size))
-    return jnp.where(problem.bounded, jnp.log(share / (1 - share)), jnp.where(problem.positive, grown, z + dz)) - z
+    xp, slopes, edge = _namespace(z), _slopes(problem, z), np.exp(-FAR)
+    share = xp.clip(_sigmoid(z) + slopes * dz, edge, 1 - edge)
+    size = xp.maximum(_softplus(z) + slopes * dz, edge)
+    grown = size + xp.log(-xp.expm1(-size))
+    return xp.where(problem.bounded, xp.log(share / (1 - share)), xp.where(problem.positive, grown, z + dz)) - z
 
 
 def solve(
@@ -173,41 +191,53 @@ def solve(
 ) -> tuple[Array, Array]:  # fmt: skip
     """The step (dz, dd) with D = form damping diag(A) + `added`, dz between `limits`; `moved` puts dz into the charts, and dd
     follows."""
+    xp = _namespace(normal.A)
     C = normal.C + damping * _diagonal(normal.C)
-    inverse = jnp.linalg.inv(C)
-    own = -jnp.einsum("skl,sl->sk", inverse, normal.h)
-    D = form * damping * _diagonal(normal.A) + jnp.diag(jnp.broadcast_to(added, normal.g.shape))
+    inverse = xp.linalg.inv(C) if C.size else C
+    D = form * damping * _diagonal(normal.A) + xp.diag(xp.broadcast_to(added, normal.g.shape))
     S, rhs = schur(normal, inverse, normal.A + D)
     dz = moved(_step(S, rhs) if limits is None else _step_within(S, rhs, *limits))
-    return dz, own - jnp.einsum("skl,spl,p->sk", inverse, normal.B, dz)
+    return dz, -(inverse @ (normal.h + xp.tensordot(dz, normal.B, (0, 1)))[..., None])[..., 0]
 
 
 def _step(S: Array, rhs: Array) -> Array:
-    scale = jax.lax.rsqrt(jnp.maximum(jnp.diagonal(S), 1e-300))
-    return -scale * jnp.linalg.solve(S * scale[:, None] * scale + 1e-14 * jnp.eye(len(S)), scale * rhs)
+    xp: Any = _namespace(S)
+    scale = 1 / xp.sqrt(xp.maximum(xp.diagonal(S), 1e-300))
+    system = S * scale[:, None] * scale + 1e-14 * xp.eye(len(S))
+    try:
+        return -scale * xp.linalg.solve(system, scale * rhs)
+    except np.linalg.LinAlgError:  # numpy's word for what JAX answers with numbers that are none
+        return xp.full_like(rhs, np.nan)
 
 
 def _step_within(S: Array, rhs: Array, low: Array, high: Array) -> Array:
     """The step between limits: numbers that would cross theirs stop there, and the others are solved for again."""
+    xp = _namespace(S)
 
     def once(_: int, carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
         dz, stopped, at = carry
         out = ~stopped & ((dz < low) | (dz > high))
-        stopped, at = stopped | out, jnp.where(out, jnp.clip(dz, low, high), at)
-        rest = jnp.where(stopped[:, None] | stopped, 0.0, S) + jnp.diag(jnp.where(stopped, 1.0, 0.0))
-        return jnp.where(stopped, at, _step(rest, jnp.where(stopped, 0.0, rhs + S @ at))), stopped, at
+        stopped, at = stopped | out, xp.where(out, xp.clip(dz, low, high), at)
+        rest = xp.where(stopped[:, None] | stopped, 0.0, S) + xp.diag(xp.where(stopped, 1.0, 0.0))
+        return xp.where(stopped, at, _step(rest, xp.where(stopped, 0.0, rhs + S @ at))), stopped, at
 
-    begin = (_step(S, rhs), jnp.zeros(len(rhs), bool), jnp.zeros_like(rhs))
-    return jnp.clip(jax.lax.fori_loop(0, PASSES, once, begin)[0], low, high)
+    carry = (_step(S, rhs), xp.zeros(len(rhs), bool), xp.zeros_like(rhs))
+    if xp is np:
+        for k in range(PASSES):
+            carry = once(k, carry)
+    else:
+        carry = jax.lax.fori_loop(0, PASSES, once, carry)
+    return xp.clip(carry[0], low, high)
 
 
 def schur(normal: Normal, inverse: Array, A: Array) -> tuple[Array, Array]:
     """A and g after the starts have been eliminated."""
-    BC = jnp.einsum("spk,skl->spl", normal.B, inverse)
-    return A - jnp.einsum("spk,sqk->pq", BC, normal.B), normal.g - jnp.einsum("spk,sk->p", BC, normal.h)
+    xp, BC = _namespace(A), normal.B @ inverse
+    return A - xp.tensordot(BC, normal.B, ((0, 2), (0, 2))), normal.g - xp.tensordot(BC, normal.h, ((0, 2), (0, 1)))
 
 
 def _diagonal(blocks: Array) -> Array:
-    d = jnp.diagonal(blocks, axis1=-2, axis2=-1)
-    floor = 1e-12 * jnp.max(d, axis=-1, keepdims=True, initial=0.0) + 1e-300
-    return jnp.maximum(d, floor)[..., None] * jnp.eye(blocks.shape[-1])
+    xp = _namespace(blocks)
+    d = xp.diagonal(blocks, axis1=-2, axis2=-1)
+    floor = 1e-12 * xp.max(d, axis=-1, keepdims=True, initial=0.0) + 1e-300
+    return xp.maximum(d, floor)[..., None] * xp.eye(blocks.shape[-1])

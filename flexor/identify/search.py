@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from flexor.identify.levenberg import LADDER, Point, Proposal, accept, begin, iterate, propose
+from flexor.identify.levenberg import LADDER, Point, Proposal, accept, begin, choose, iterate, proposals
 from flexor.identify.problem import Problem
 
 STUCK = 1e10  # damping at which no step lowers the cost
@@ -30,9 +30,9 @@ class AbstractSearch(eqx.Module):
 
     compiled: ClassVar[bool] = True
     """Whether `step` is written in JAX throughout."""
-    parts: ClassVar[Mapping[str, bool]] = {"step": False}
+    parts: ClassVar[Mapping[str, bool | None]] = {"step": False}
     """Methods that make a step one after the other, of the problem, the state and what those before made; and whether they are
-    compiled in haste, since kernels and LAPACK do their work and XLA next to nothing."""
+    compiled in haste, since kernels do their work and XLA next to nothing, or (None) are numpy's and not compiled at all."""
     free_starts: ClassVar[bool] = False
     """Whether it can estimate the starts of the segments."""
     polished: ClassVar[bool] = False
@@ -64,20 +64,24 @@ class LevenbergMarquardt(AbstractSearch):
 
     iterations: int = 100
     tolerance: float = 1e-8
-    parts: ClassVar[Mapping[str, bool]] = {"propose": True, "accept": False}
+    parts: ClassVar[Mapping[str, bool | None]] = {"propose": None, "choose": True, "accept": False}
     free_starts: ClassVar[bool] = True
 
     def init(self, problem: Problem, z: Array, key: Array) -> Point:
         return begin(problem, z)
 
     def step(self, problem: Problem, state: Point) -> Point:
-        return iterate(problem, state, LADDER)
+        proposed = self.propose(problem, state)
+        return self.accept(problem, state, proposed, self.choose(problem, state, proposed))
 
     def propose(self, problem: Problem, state: Point) -> Proposal:
-        return propose(problem, state, LADDER)
+        return proposals(problem, state, LADDER)
 
-    def accept(self, problem: Problem, state: Point, proposal: Proposal) -> Point:
-        return accept(problem, state, proposal, LADDER)
+    def choose(self, problem: Problem, state: Point, proposed: Proposal) -> Proposal:
+        return choose(problem, proposed)
+
+    def accept(self, problem: Problem, state: Point, proposed: Proposal, chosen: Proposal) -> Point:
+        return accept(problem, state, chosen, LADDER)
 
     def outcome(self, problem: Problem, state: Point) -> Outcome:
         count = int(state.done)

@@ -8,7 +8,7 @@ from scipy.optimize import least_squares
 
 import flexor as fx
 from flexor.identify.identify import _polish, _search
-from flexor.identify.levenberg import FAR, begin, iterate, schur, settle, solve
+from flexor.identify.levenberg import FAR, LADDER, _candidate, begin, iterate, proposals, schur, settle, solve
 from flexor.identify.problem import Normal
 from tests.identify.curves import Curve, decay, moved_wave, wave
 
@@ -39,6 +39,19 @@ def test_levenberg_marquardt_finds_the_minimum_of_scipy(decaying):
     assert history[-1] == pytest.approx(peer.cost, rel=1e-7)
     assert outcome.ok
     assert "converged after" in outcome.message
+
+
+def test_steps_by_numpy_are_those_that_jax_traces(decaying):
+    """A single search leaves them to numpy, a population to JAX: one text, two libraries."""
+    point = jax.jit(lambda point: iterate(decaying, point))(jax.device_put(begin(decaying, decaying.start)))
+    made = proposals(decaying, point, LADDER)
+    forms = np.repeat([1.0, 0.0], len(LADDER))
+    z, d = jax.jit(jax.vmap(lambda form, l: _candidate(decaying, point, form, l)))(forms, made.damping)
+    assert all(isinstance(x, np.ndarray) for x in made)
+    np.testing.assert_allclose(made.damping, np.tile(point.damping * LADDER, 2))
+    # two LAPACKs solve systems of a condition of 1e4 at most
+    np.testing.assert_allclose(made.z, z, rtol=1e-10)
+    np.testing.assert_allclose(made.d, d, rtol=1e-10)
 
 
 def test_with_starts_to_estimate_it_finds_the_minimum_of_scipy():
