@@ -9,7 +9,11 @@ is a lane of a SIMD kernel. The same derivatives, in another order of the sums.
 
 It is for robots of hinges and slides that touch nothing and have no limits, under semi-implicit Euler: there q+ follows from
 qd+ as above.
+
+Errors alone, for many z, go through the same kernel with its reverse pass left out: nothing more to trace and to compile.
 """
+
+from collections.abc import Callable
 
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +40,26 @@ def applies(sim: Simulator, p: int) -> bool:
     return t.nq == t.nv and not t.pairs and not any(j.limited for j in t.joints) and p >= WORTH * t.nv
 
 
+def rows(problem: "Problem") -> Callable[..., Any]:
+    """The kernel: `_row` of many lanes, for numbers of the charts, z, and whether derivatives are asked for, that they share."""
+    lanes = simd.vmap if problem.sim.simd else jax.vmap
+    axes = (None, None, None, 0, 0, 0)
+    return lanes(lambda numbers, *lane: _row(problem.with_numbers(numbers), *lane), in_axes=axes)
+
+
+def residuals(problem: "Problem", z: Array, d: Array, segments: Segments) -> Float[Array, "s rows m"]:
+    """Weighted errors of segments."""
+    sim, extra = problem.simulator(z)
+    begin, u = _begin(problem, sim, d, segments)
+    weights = jnp.zeros((segments.number, problem.sim.model.nv))
+
+    def step(state: State, u: Array) -> tuple[State, tuple[Array, Array]]:
+        return problem.rows(problem.coordinates.numbers, z, False, state, u, weights)[0], (state.q, state.qd)
+
+    q, qd = jax.lax.scan(step, begin, u)[1]
+    return jax.vmap(lambda *x: problem.compare(sim, extra, *x), (1, 1, 0))(q, qd, segments)
+
+
 def linearized(problem: "Problem", z: Array, d: Array, segments: Segments) -> tuple[Array, Array]:
     """Weighted errors of segments, and their derivatives to (z, d): rows of the errors, a column for each number."""
     sim, extra = problem.simulator(z)
@@ -59,26 +83,27 @@ def _trajectories(
     """q and qd of all segments, time first, and their derivatives to (z, d), a column for each number."""
     n, p, s = problem.sim.model.nv, problem.p, segments.number
     weights = jnp.tile(jnp.eye(n), (s, 1))
-    lanes = simd.vmap if problem.sim.simd else jax.vmap
-    kernel = lanes(lambda numbers, *lane: _row(problem.with_numbers(numbers), *lane), in_axes=(None, None, 0, 0, 0))
-    numbers = problem.coordinates.numbers  # arguments, for they may be traced
 
     def step(carry: tuple[State, Array, Array], u: Array) -> tuple[Any, Any]:
         state, Q, V = carry
         many = jax.tree.map(lambda x: jnp.repeat(x, n, axis=0), (state, u))
-        new, fz, fq, fv = kernel(numbers, z, *many, weights)
+        new, fz, fq, fv = problem.rows(problem.coordinates.numbers, z, True, *many, weights)
         new = jax.tree.map(lambda x: x[::n], new)
         fz, fq, fv = (x.reshape(s, n, -1) for x in (fz, fq, fv))
         V = jnp.pad(fz, ((0, 0), (0, 0), (0, problem.k))) + _product(fq, Q) + _product(fv, V)
         return (new, Q + problem.sim.dt * V, V), (state.q, state.qd, *carry[1:])
 
-    state = jax.vmap(lambda d, segment: problem.begin(sim, d, segment))(d, segments)
+    state, u = _begin(problem, sim, d, segments)
     own = jnp.zeros((2, n, p + problem.k)).at[:, :, p:].set(jnp.eye(problem.k).reshape(2, n, -1) if problem.k else 0.0)
     Q, V = jnp.broadcast_to(own[:, None], (2, s, *own.shape[1:]))
-    u = jnp.pad(
-        jnp.swapaxes(segments.u, 0, 1), ((0, 1), (0, 0), (0, 0))
-    )  # a step beyond the end, to hand out what is before it
     return jax.lax.scan(step, (state, Q, V), u)[1]
+
+
+def _begin(problem: "Problem", sim: Simulator, d: Array, segments: Segments) -> tuple[State, Array]:
+    """States from which the segments are simulated, and their controls, time first: with a step beyond the end, to hand out what
+    is before it."""
+    state = jax.vmap(lambda d, segment: problem.begin(sim, d, segment))(d, segments)
+    return state, jnp.pad(jnp.swapaxes(segments.u, 0, 1), ((0, 1), (0, 0), (0, 0)))
 
 
 def _product(a: Float[Array, "s n n"], b: Float[Array, "s n x"]) -> Float[Array, "s n x"]:
@@ -86,13 +111,16 @@ def _product(a: Float[Array, "s n n"], b: Float[Array, "s n x"]) -> Float[Array,
     return sum((a[:, :, i, None] * b[:, None, i] for i in range(a.shape[2])), jnp.zeros(()))
 
 
-def _row(problem: "Problem", z: Float[Array, " p"], state: State, u: Array, weight: Float[Array, " nv"]) -> Any:
-    """The state one step later, and the derivatives of weight . qd+ to z, q and qd."""
+def _row(
+    problem: "Problem", z: Float[Array, " p"], derive: Array, state: State, u: Array, weight: Float[Array, " nv"]
+) -> Any:
+    """The state one step later, and the derivatives of weight . qd+ to z, q and qd, or zeros unless asked to derive."""
 
     def velocity(z: Array, q: Array, qd: Array) -> tuple[Array, State]:
         sim = problem.simulator(z)[0]
         new = sim.solver.step(sim.model, State(q, qd, state.time, state.memory), as_control(sim.model, u), sim.dt)
         return new.qd, new
 
-    _, pull, new = jax.vjp(velocity, z, state.q, state.qd, has_aux=True)
-    return new, *pull(weight)
+    at = (z, state.q, state.qd)
+    _, pull, new = jax.vjp(velocity, *at, has_aux=True)
+    return new, *jax.lax.cond(derive, pull, lambda _: tuple(jnp.zeros_like(x) for x in at), weight)

@@ -297,12 +297,11 @@ def _result(
 def _described(problem: Problem, z: Any, d: Any) -> tuple[Any, tuple[Simulator, dict[str, Any], dict[str, Any]]]:
     """At several points: weighted errors, the simulator's arrays, the numbers beside the model, the free parameters by name."""
 
-    def one(z: Any, d: Any) -> Any:
+    def one(z: Any) -> Any:
         sim, extra = problem.simulator(z)
-        described = (eqx.filter(sim, eqx.is_array), extra, problem.coordinates.values(z))
-        return problem.residuals(z, d, problem.segments), described
+        return eqx.filter(sim, eqx.is_array), extra, problem.coordinates.values(z)
 
-    return jax.vmap(one)(z, d)
+    return problem.errors(z, d, problem.segments), jax.vmap(one)(z)
 
 
 def _polish(problem: Problem, z: Any, d: Any, outcome: Outcome) -> tuple[Any, Any, Outcome]:

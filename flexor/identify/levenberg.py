@@ -37,6 +37,7 @@ PASSES = 4  # rounds in which numbers stop at their bounds
 FLOOR = 1e-3  # of the second damping that always stays
 LADDER = 10.0 ** np.arange(-3, 4)
 """Dampings that are tried at once, in units of the last one that was good."""
+SAMPLE = 64  # training segments by which one of them is chosen; all have their say in whether that is a step forward
 
 
 class Point(NamedTuple):
@@ -87,7 +88,7 @@ def proposals(problem: Problem, point: Point, ladder: np.ndarray) -> Proposal:
 
 def choose(problem: Problem, proposals: Proposal) -> Proposal:
     """The one of the lowest cost."""
-    costs = jax.vmap(problem.cost)(proposals.z, proposals.d)
+    costs = problem.costs(proposals.z, proposals.d, most=SAMPLE)
     best = jnp.argmin(jnp.where(jnp.isfinite(costs), costs, jnp.inf))
     return jax.tree.map(lambda x: x[best], proposals)
 

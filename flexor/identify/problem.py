@@ -8,7 +8,7 @@ A segment is a lane of a SIMD kernel, and so is a column of its Jacobian.
 
 import copy
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -90,6 +90,12 @@ class Problem:
         training = jax.tree.map(np.asarray, segments).take(np.flatnonzero(~self.held_out))
         self.training: Segments = jax.device_put(training)
         self.count = int(np.sum(training.weight > 0))
+        self.rows = chain.rows(self) if self.chained else None
+
+    @property
+    def chained(self) -> bool:
+        """Whether derivatives are taken by the chain of the steps (`chain`)."""
+        return self.build is None and chain.applies(self.sim, self.p)
 
     @property
     def sees_state_alone(self) -> bool:
@@ -113,14 +119,17 @@ class Problem:
         new.coordinates = self.coordinates.with_numbers(numbers)
         return new
 
+    @cached_property
     def blank(self) -> "Problem":
-        """The same problem, its simulator without the free numbers, which come from z anyhow."""
+        """The same problem, its simulator without the free numbers, which come from z anyhow. One for all programs, so that they
+        share the kernel `rows`."""
         new = copy.copy(self)
         sim = eqx.tree_at(lambda s: s.model, self.sim, self.coordinates.blank(self.sim.model))
         if self.networks:
             nothing = jax.tree.map(lambda x: 0 * x if eqx.is_inexact_array(x) else x, sim.solver.augmentation)
             sim = eqx.tree_at(lambda s: s.solver.augmentation, sim, nothing)
         new.sim = sim
+        new.rows = chain.rows(new) if new.chained else None
         return new
 
     def key(self) -> Hashable:
@@ -204,13 +213,29 @@ class Problem:
     def cost(self, z: Array, d: Array | None = None) -> Float[Array, ""]:
         """Half the sum of squares over the training segments, from their measured starts or those moved by d, and the prior."""
         d = self.no_start(self.training) if d is None else d[np.flatnonzero(~self.held_out)]
-        ridge = START_RIDGE * jnp.sum(d**2)
-        return 0.5 * (jnp.sum(self.residuals(z, d, self.training) ** 2) + ridge) + self.log_prior(z)
+        return 0.5 * self._squares(self.residuals(z, d, self.training), d) + self.log_prior(z)
+
+    def _squares(self, r: Array, d: Array) -> Float[Array, ""]:
+        return jnp.sum(r**2) + START_RIDGE * jnp.sum(d**2)
+
+    def costs(self, z: Float[Array, "n p"], d: Float[Array, "n s k"], *, most: int) -> Float[Array, " n"]:
+        """The cost at several points, as `most` of the training segments tell it: evenly chosen, for all of them."""
+        trains = np.flatnonzero(~self.held_out)
+        some = np.unique(np.linspace(0, len(trains) - 1, min(most, len(trains))).astype(int))
+        d = d[:, trains[some]]
+        squares = jax.vmap(self._squares)(self.errors(z, d, self.training.take(some)), d)
+        return 0.5 * len(trains) / len(some) * squares + jax.vmap(self.log_prior)(z)
+
+    def errors(self, z: Float[Array, "n p"], d: Float[Array, "n s k"], segments: Segments) -> Float[Array, "n s rows m"]:
+        """Weighted errors of many segments at several points: all at once, or by the kernel that takes their derivatives."""
+        if self.chained:
+            return jax.lax.map(lambda point: chain.residuals(self, *point, segments), (z, d))
+        return jax.vmap(lambda z, d: self.residuals(z, d, segments))(z, d)
 
     def linearized(self, z: Array, d: Array, segments: Segments) -> tuple[Float[Array, "s rows m"], Float[Array, "s n p+k"]]:
         """Errors of each segment and their derivatives to z and its own d: by the chain of the steps where that is possible and
         worth while, else by forward mode, a column in each lane."""
-        if self.build is None and chain.applies(self.sim, self.p):
+        if self.chained:
             return chain.linearized(self, z, d, segments)
 
         def one(d: Array, segment: Segments) -> Array:
@@ -268,7 +293,7 @@ def program(problem: Problem, f: Callable[..., Any], *fixed: Any, hasty: bool = 
     """f(problem, *fixed, ...) compiled. Problems that differ in their data alone share one program, so that the second log
     of a robot, or the second start, costs no compilation. `hasty`: XLA optimises nothing, so that it is sooner done."""
     plain = type(problem) is Problem
-    blank = problem.blank() if plain else problem
+    blank = problem.blank if plain else problem
     key = (f, fixed, blank.key() if plain else problem)
     if key not in _programs:
         while len(_programs) >= KEPT:

@@ -17,10 +17,12 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, *, threads:
     """`jax.vmap` for CPUs: `f` of one example is compiled to a kernel with an example in every SIMD lane.
 
     Arguments with axis None are shared: loaded and computed once, their gradients summed over the batch. Like `jax.jit`, it
-    traces `f` once for every shape and type of arguments. `threads` bounds the number of threads; results do not depend on it.
+    traces `f` once for every shape and type of an example's arguments, whatever the size of the batch. `threads` bounds the
+    number of threads; results do not depend on it.
     """
     if threads is not None and threads < 1:
         raise ValueError(f"`threads` must be a positive number, got {threads}.")
+    traces: dict[Any, Any] = {}
 
     @jax.jit
     @wraps(f)
@@ -32,7 +34,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, *, threads:
         examples = [
             jax.ShapeDtypeStruct(x.shape if a is None else x.shape[1:], x.dtype) for x, a in zip(flat, axes, strict=True)
         ]
-        jaxpr, outside, shape = _trace(f, tree, examples)
+        jaxpr, outside, shape = _trace(f, tree, examples, traces)
         flat, shared = outside + flat, [True] * len(outside) + [a is None for a in axes]
         back = _axes(out_axes, shape, "out_axes")
         if any(a is None and not same for a, same in zip(back, uniform_results(jaxpr, shared), strict=True)):
@@ -67,8 +69,15 @@ def jit(f: Callable[..., Any], *, shared: bool | tuple[bool, ...] = False) -> Ca
     return single
 
 
-def _trace(f: Callable[..., Any], tree: Any, examples: list[Any]) -> tuple[Any, list[Any], Any]:
-    """The program of f as a function of leaves, traced values that it closes over, and the form of its result."""
+def _trace(
+    f: Callable[..., Any], tree: Any, examples: list[Any], known: dict[Any, Any] | None = None
+) -> tuple[Any, list[Any], Any]:
+    """The program of f as a function of leaves, traced values that it closes over, and the form of its result; from `known`, or
+    kept there. What closes over traced values belongs to its surroundings and is not kept."""
+    known = {} if known is None else known
+    key = (tree, *((x.shape, x.dtype) for x in examples), jax.config.jax_enable_x64)
+    if key in known:
+        return known[key]
 
     def flat(*xs: Any) -> Any:
         args, kwargs = jax.tree.unflatten(tree, xs)
@@ -76,7 +85,10 @@ def _trace(f: Callable[..., Any], tree: Any, examples: list[Any]) -> tuple[Any, 
 
     with uncollected():
         jaxpr, shape = jax.make_jaxpr(flat, return_shape=True)(*examples)
-    return *_hoisted(jaxpr), shape
+    jaxpr, outside = _hoisted(jaxpr)
+    if not outside:
+        known[key] = jaxpr, outside, shape
+    return jaxpr, outside, shape
 
 
 def _hoisted(closed: Any) -> tuple[Any, list[Any]]:

@@ -7,10 +7,11 @@ import pytest
 
 import flexor as fx
 from flexor.identify import chain, problem
-from flexor.identify.levenberg import FENCE, _limits, _step_within
-from flexor.identify.problem import Problem, observe_columns
+from flexor.identify.levenberg import FENCE, Proposal, _limits, _step_within, choose
+from flexor.identify.problem import Problem, observe_columns, program
 from flexor.identify.segments import Shooting, cut
 from flexor.model.charts import coordinates
+from tests.identify.curves import Curve, decay
 
 STEPS = 6
 FREE = ("body.*.mass", "body.*.com", "joint.*.damping", "joint.*.frictionloss")
@@ -50,6 +51,45 @@ def test_chain_is_forward_mode_and_groups_are_the_whole(links, monkeypatch):
     for a, b in zip(by_chain, by_forward, strict=True):  # other orders of sums of about a hundred products
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-11 * np.abs(b).max())
     assert not np.asarray(by_chain.B)[1].any()
+
+
+def test_errors_by_the_chain_are_those_of_rollouts(links, monkeypatch):
+    rng = np.random.default_rng(2)
+    z = jnp.asarray(links.start + 0.1 * rng.normal(size=(2, links.p)))
+    d = jnp.asarray(0.1 * rng.normal(size=(2, 3, 4)))
+    by_chain = jax.jit(lambda z, d: (links.errors(z, d, links.segments), links.costs(z, d, most=9)))(z, d)
+    monkeypatch.setattr(chain, "WORTH", 1000)
+    by_rollouts = jax.jit(lambda z, d: (links.errors(z, d, links.segments), links.costs(z, d, most=9)))(z, d)
+    for a, b in zip(by_chain, by_rollouts, strict=True):  # the same steps; sums of products in another order
+        np.testing.assert_allclose(a, b, rtol=1e-10)
+    each = [float(links.cost(*point)) for point in zip(z, d, strict=True)]
+    np.testing.assert_allclose(by_chain[1], each, rtol=1e-10)
+
+
+def test_some_segments_tell_the_cost_of_all():
+    """Four segments in pairs of equals: of each pair one is enough."""
+    t = np.linspace(0, 1, 5)
+    four = Curve(
+        decay, {"a": (1.0, None), "b": (2.0, None), "c": (0.5, None)}, {"a": 2.0, "b": 1.0, "c": 0.0}, time=t, runs=4
+    )
+    four.training = four.training._replace(measured=four.training.measured[np.array([0, 0, 3, 3])])
+    z, d = jnp.asarray(four.start)[None], jnp.zeros((1, 4, 0))
+    whole, half = (four.costs(z, d, most=most) for most in (4, 2))
+    np.testing.assert_allclose(half, whole, rtol=1e-14)
+    np.testing.assert_allclose(whole, four.cost(z[0]), rtol=1e-14)
+
+
+def test_programs_share_the_kernel_of_the_chain(links, monkeypatch):
+    """Errors at many points and derivatives are two programs; the step is traced for one of them."""
+    traced = []
+    row = chain._row
+    monkeypatch.setattr(chain, "_row", lambda *args: traced.append(1) or row(*args))
+    fresh = two_links()
+    z, d = np.asarray(fresh.start), np.zeros((3, 4))
+    with jax.enable_x64(True):
+        program(fresh, choose)(Proposal(z[None], d[None], np.ones(1)))
+        program(fresh, Problem.normal)(z, d)
+    assert len(traced) == 1
 
 
 def test_where_the_chain_does_not_apply(links):

@@ -129,6 +129,41 @@ def test_traced_values_that_a_function_closes_over_are_shared_arguments():
     assert jax.jit(lambda w: fx.simd.jit(lambda a: a * w)(2.0))(3.0) == 6.0
 
 
+def test_a_function_is_traced_once_whatever_the_size_of_the_batch():
+    traced = []
+
+    def g(x, w):
+        traced.append(x.dtype)
+        return jnp.sin(x) @ w
+
+    batched = fx.simd.vmap(g, (0, None))
+    for size in (3, 7, 45):
+        same(batched(X[:size], W), jnp.sin(X[:size]) @ W)
+    assert len(traced) == 1
+    batched(X.astype(jnp.float32), W.astype(jnp.float32))
+    assert [t.name for t in traced] == ["float64", "float32"]
+
+
+def test_a_trace_that_closes_over_traced_values_is_not_kept():
+    @jax.jit
+    def both(w):
+        return [fx.simd.vmap(lambda x: x @ w)(X[:size]) for size in (4, 9)]
+
+    inner: list = []
+
+    @jax.jit
+    def again(w):  # one function, two surroundings
+        inner.append(inner[0] if inner else fx.simd.vmap(lambda x: x @ held[0]))
+        held[0] = w
+        return inner[0](X)
+
+    held = [None]
+    for w in (W, 2 * W):
+        same(both(w), [X[:4] @ w, X[:9] @ w])
+        jax.clear_caches()
+        same(again(w), X @ w)
+
+
 def test_the_collector_is_back_after_a_function_that_fails():
     def fails(x):
         assert not gc.isenabled()
