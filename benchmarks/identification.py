@@ -8,8 +8,8 @@ What is counted, for all of them: from the call until the iterate whose error on
 the first time that of success; judging it is not counted. flexor's iterates are judged after its fit, which runs to its own end
 (that is printed too, and success is that of its end). Its first fit begins with empty caches, so it traces and compiles
 everything; further fits of the same robot, whatever the logs and the start, reuse that. Both are compared. What compiling takes
-is the first fit, the median of `FIRST` fresh processes, less the same fit again. The kernels that CMA-ES borrows from flexor are compiled before. A peer that needs more
-than `PATIENCE` times flexor's first fit is stopped, and its time is that at which it was.
+is the first fit, the median of `FIRST` fresh processes, less the same fit again. The kernels that CMA-ES borrows from flexor are
+compiled before. A peer that needs more than `PATIENCE` times flexor's first fit is stopped, and its time is that at which it was.
 """
 
 import os

@@ -14,7 +14,6 @@ Errors alone, for many z, go through the same kernel with its reverse pass left 
 """
 
 from collections.abc import Callable
-
 from typing import TYPE_CHECKING, Any
 
 import jax
