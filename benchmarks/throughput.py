@@ -240,14 +240,17 @@ sim = fx.Simulator(model, fx.RigidSolver(contact=case.contact), dt=t.DT, simd=Fa
 def one(q, qd):
     return sim.rollout(sim.solver.init(model, fx.State(q, qd, jnp.zeros((), model.dtype))), steps=100).q[-1].sum()
 for f in (one, jax.grad(one, (0, 1))):
+    begun = time.perf_counter()
     jaxpr = jax.make_jaxpr(f)(model.reference, jnp.zeros(model.nv, jnp.float32))
+    traced = time.perf_counter() - begun
     kernel = compile_kernel(jaxpr, Signature((False, False), (False,) * len(jaxpr.out_avals), False))
-    print(kernel.warm, kernel.seconds["total"])
+    print(kernel.warm, kernel.seconds["total"], traced)
 """
 
 
-def compile_seconds(name: str) -> dict[str, float]:
-    """Seconds to compile a rollout and its gradient, cold and, in a second process, from disk."""
+def compile_seconds(name: str) -> tuple[dict[str, float], list[float]]:
+    """Seconds to compile a rollout and its gradient, cold and, in a second process, from disk; and those that JAX took to trace
+    them in the second process."""
     here = os.path.dirname(os.path.abspath(__file__))
     found: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -257,7 +260,7 @@ def compile_seconds(name: str) -> dict[str, float]:
             forward, gradient = (line.split() for line in done.stdout.splitlines())
             assert (forward[0], gradient[0]) == (str(kind == "warm"),) * 2
             found |= {f"forward, {kind}": float(forward[1]), f"gradient, {kind}": float(gradient[1])}
-    return found
+    return found, [float(forward[2]), float(gradient[2])]
 
 
 def gradient_ratio(case: Case) -> float:
@@ -314,7 +317,10 @@ def measure(quick: bool) -> Result:
         checks.append(more(f"share of the peak FMA rate in ABA, {jnp.dtype(dtype).name}", rate / peak, 0.25))
     if not quick:
         for name, forward, gradient in (("laikago, four feet, NCP", 5.0, 15.0), ("g1, in the air", 10.0, 40.0)):
-            taken = compile_seconds(name)
+            taken, traced = compile_seconds(name)
+            remarks.append(
+                f"{name}: before compiling, JAX traces for {traced[0]:.2f} s (rollout), {traced[1]:.2f} s (gradient)"
+            )
             checks += [at_most(f"compile {k}: {name}", s, 0.5 if "warm" in k else forward if "forward" in k else gradient, "s")
                        for k, s in taken.items()]  # fmt: skip
         for case in cases(False):

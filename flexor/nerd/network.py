@@ -1,8 +1,9 @@
 """The network: a causal transformer over the last steps, each token one step (Xu et al. 2025, after Radford et al. 2019).
 
 Attention reaches `history` steps back and no further, in training as in use, and positions enter by rotation of queries and keys
-(rotary embedding, Su et al. 2021), which depends on differences alone. So keys and values of past steps stay valid as the window
-slides on: a step costs one token, not a window, and gives the same numbers. Inputs and outputs are normalised inside.
+(rotary embedding, Su et al. 2021), of which differences alone matter. So keys and values of past steps stay valid as the window
+slides on: a step costs one token, not a window, and gives the same numbers, after however many steps, for angles are counted in
+whole 2^-32 of a turn. Inputs and outputs are normalised inside.
 """
 
 import math
@@ -43,7 +44,7 @@ class Norms(eqx.Module):
 
 
 class Cache(eqx.Module):
-    """Keys, not yet turned, and values of the last steps, in a ring, and how many steps there have been."""
+    """Turned keys and values of the last steps, in a ring, and how many steps there have been."""
 
     keys: Float[Array, "layers history heads d"]
     values: Float[Array, "layers history heads d"]
@@ -107,7 +108,7 @@ class Transformer(eqx.Module):
         h = self._tokens(x.reshape(-1, x.shape[-1]))  # products of two matrices each, however many sequences there are
         for block in self.blocks:
             q, k, v = (z.reshape(-1, t, *z.shape[1:]) for z in self._qkv(block, h))
-            q, k = _rotary(q, jnp.arange(t)), _rotary(k, jnp.arange(t))
+            q, k = (_turned(z, _angles(jnp.arange(t), z)) for z in (q, k))
             scores = jnp.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(q.shape[-1])
             share = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
             h = h + jnp.einsum("bhij,bjhd->bihd", share, v).reshape(h.shape) @ block.out.T
@@ -128,12 +129,13 @@ class Transformer(eqx.Module):
         valid = age <= cache.count
         here = (age == 0)[:, None, None]
         h = self._tokens(x[None])
+        angles = _angles(cache.count[None], cache.keys[0])
         keys, values = [], []
         for i, block in enumerate(self.blocks):
             q, k, v = self._qkv(block, h)
-            keys.append(jnp.where(here, k, cache.keys[i]))
+            keys.append(jnp.where(here, _turned(k, angles), cache.keys[i]))
             values.append(jnp.where(here, v, cache.values[i]))
-            scores = jnp.einsum("hd,jhd->hj", q[0], _rotary(keys[-1], -age)) / math.sqrt(q.shape[-1])
+            scores = jnp.einsum("hd,jhd->hj", _turned(q, angles)[0], keys[-1]) / math.sqrt(q.shape[-1])
             share = jax.nn.softmax(jnp.where(valid, scores, -jnp.inf), axis=-1)
             h = h + jnp.einsum("hj,jhd->hd", share, values[-1]).reshape(1, -1) @ block.out.T
             h = h + _mlp(block, h)
@@ -154,10 +156,17 @@ def _mlp(block: Block, h: Array) -> Array:
     return jax.nn.gelu(_normed(h, block.gain2) @ block.up.T) @ block.down.T
 
 
-def _rotary(x: Float[Array, "*batch t heads d"], position: Int[Array, " t"]) -> Float[Array, "*batch t heads d"]:
-    """Pairs of numbers turned by an angle that grows with the position, fast in the first pairs and slowly in the last."""
-    half = x.shape[-1] // 2
-    rate = SHARPEST ** (-np.arange(half) / half)
-    angle = (position[:, None] * jnp.asarray(rate, x.dtype)).astype(x.dtype)[:, None]
-    a, b = x[..., :half], x[..., half:]
-    return jnp.concatenate([a * jnp.cos(angle) - b * jnp.sin(angle), a * jnp.sin(angle) + b * jnp.cos(angle)], axis=-1)
+def _angles(position: Int[Array, " t"], like: Float[Array, "*batch heads d"]) -> Float[Array, "t half"]:
+    """How far pairs of numbers are turned at a position: fast in the first pairs and slowly in the last. In whole 2^-32 of a
+    turn, whose overflow is a turn: as exact after a million steps as after one."""
+    half = like.shape[-1] // 2
+    turns = SHARPEST ** (-np.arange(half) / half) / (2 * np.pi)
+    parts = position.astype(jnp.int32)[:, None] * np.round(turns * 2**32).astype(np.int64).astype(np.int32)
+    return parts.astype(like.dtype) * np.asarray(2 * np.pi / 2**32, like.dtype)
+
+
+def _turned(x: Float[Array, "*batch t heads d"], angles: Float[Array, "t half"]) -> Float[Array, "*batch t heads d"]:
+    """Pairs of numbers turned by an angle, the same for all heads."""
+    c, s = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
+    a, b = jnp.split(x, 2, axis=-1)
+    return jnp.concatenate([a * c - b * s, a * s + b * c], axis=-1)

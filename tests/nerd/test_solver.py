@@ -40,6 +40,18 @@ def test_a_sliding_window_gives_what_a_whole_sequence_gives(dtype):
     assert np.abs(steps - whole).max() < 50 * jnp.finfo(dtype).eps * np.abs(whole).max()
 
 
+@pytest.mark.parametrize("dtype", [jnp.float32, jnp.float64])
+def test_a_step_after_millions_is_as_exact_as_the_first_ones(dtype):
+    net = jax.tree.map(lambda x: x[0], network(5, 3, dtype=dtype))
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(15, 5)), dtype)
+    step = jax.jit(lambda cache, row: net.step(row, cache)[::-1])
+    late = eqx.tree_at(lambda c: c.count, net.begin(), jnp.asarray(50_000_000 * SMALL.history, jnp.int32))
+    early, late = (np.asarray(jax.lax.scan(step, cache, x)[1]) for cache in (net.begin(), late))
+    full = SMALL.layers * SMALL.history  # from here on nothing before the first of these steps is seen
+    assert np.abs(late - early)[full:].size > 0
+    assert np.abs(late - early)[full:].max() < 50 * jnp.finfo(dtype).eps * np.abs(early).max()
+
+
 def test_the_window_reaches_as_far_as_the_layers_take_it_and_no_further():
     net = jax.tree.map(lambda x: x[0], network(5, 3))
     x = jnp.asarray(np.random.default_rng(0).normal(size=(20, 5)))
