@@ -90,7 +90,7 @@ class Problem:
         training = jax.tree.map(np.asarray, segments).take(np.flatnonzero(~self.held_out))
         self.training: Segments = jax.device_put(training)
         self.count = int(np.sum(training.weight > 0))
-        self.rows = chain.rows(self) if self.chained else None
+        self.rows: Any = chain.rows(self) if self.chained else None
 
     @property
     def chained(self) -> bool:
@@ -229,7 +229,7 @@ class Problem:
     def errors(self, z: Float[Array, "n p"], d: Float[Array, "n s k"], segments: Segments) -> Float[Array, "n s rows m"]:
         """Weighted errors of many segments at several points: all at once, or by the kernel that takes their derivatives."""
         if self.chained:
-            return jax.lax.map(lambda point: chain.residuals(self, *point, segments), (z, d))
+            return jax.lax.map(lambda point: chain.residuals(self, point[0], point[1], segments), (z, d))
         return jax.vmap(lambda z, d: self.residuals(z, d, segments))(z, d)
 
     def linearized(self, z: Array, d: Array, segments: Segments) -> tuple[Float[Array, "s rows m"], Float[Array, "s n p+k"]]:

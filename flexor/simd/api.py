@@ -75,7 +75,7 @@ def _trace(
     """The program of f as a function of leaves, traced values that it closes over, and the form of its result; from `known`, or
     kept there. What closes over traced values belongs to its surroundings and is not kept."""
     known = {} if known is None else known
-    key = (tree, *((x.shape, x.dtype) for x in examples), jax.config.jax_enable_x64)
+    key = (tree, *((x.shape, x.dtype) for x in examples), jax.dtypes.canonicalize_dtype(float))
     if key in known:
         return known[key]
 
