@@ -140,7 +140,7 @@ def measure(options: argparse.Namespace) -> Result:
     if options.quick:
         train, test = train.take(np.flatnonzero(train.steps < 100)[:6]), test.take(np.flatnonzero(test.steps < 100)[:4])
     nerd = fx.nerd.load("cube")
-    small = {"steps": 3, "batch": 4, "window": 6} if options.quick else {"steps": options.steps}
+    small = {"steps": 3, "batch": 4, "window": 6, "held_out": 0.0} if options.quick else {"steps": options.steps}
     how = Finetuning(**HOW | LOSS | small)
 
     def logs(count: int) -> list[fx.Trajectory]:
