@@ -84,11 +84,20 @@ def evaluate(
     with console.spinner(f"{rollouts} rollouts of {steps} steps"):
         result = recipe.evaluate(nerd, steps=steps, rollouts=rollouts, seed=seed)
     horizons = sorted({h for h in (100, 500, 1000, steps) if h <= steps})
-    rows = result.rows(horizons)
-    console.out().print(
-        console.table(f"{model}, passive motion", [f">{k}" for k in rows[0]], [list(r.values()) for r in rows])
-    )
+    columns = [">steps", "error of", ">mean", ">median", ">deviation", ">diverged"]
+    rows = [line for row in result.rows(horizons) for line in _lines(row)]
+    console.out().print(console.table(f"{model}, passive motion, {rollouts} rollouts", columns, rows))
     _write(nerd, recipe, result, steps, plot, html, video)
+
+
+def _lines(row: dict[str, Any]) -> list[list[Any]]:
+    """A row of `Passive.rows`, a line for each kind of error: narrow enough for any terminal."""
+    kinds = [tuple(key.split(" mean, ")) for key in row if " mean, " in key]
+    shares = (
+        [f"{kind}, {unit}", *(row[f"{kind} {what}, {unit}"] for what in ("mean", "median", "deviation"))]
+        for kind, unit in kinds
+    )
+    return [[row["steps"], *line, row["diverged"]] for line in shares]
 
 
 def _write(

@@ -10,9 +10,11 @@ from typing import Any
 
 import mujoco
 import numpy as np
+from matplotlib.colors import to_rgba
 
 from flexor.model.model import Model
 from flexor.solvers.trajectory import Trajectory
+from flexor.viz.colours import SERIES
 from flexor.viz.scene import body_motion, checked, extent, frame_indices
 
 _INSTALL = (
@@ -39,7 +41,7 @@ def save_video(
 ) -> Path:
     """Writes the motion to a .gif or .mp4 file in real time; returns the path. `progress(done, all)` is called per frame.
 
-    Another trajectory of the same robot and times, `beside`, is seen on the right by the same camera.
+    Another trajectory of the same robot and times, `beside`, is seen on the right by the same camera, in another colour.
     """
     path = Path(path)
     writers = {".gif": _write_gif, ".mp4": _write_mp4}
@@ -53,7 +55,7 @@ def save_video(
     motions = [body_motion(model, t.q[rows]) for t in (trajectory, *([] if beside is None else [checked(beside)]))]
     corners = [extent(model, pos) for pos, _ in motions]
     low, high = np.min([c[0] for c in corners], axis=0), np.max([c[1] for c in corners], axis=0)
-    views = zip(*(_frames(model, *motion, size, low, high) for motion in motions), strict=True)
+    views = zip(*(_frames(model, *m, size, low, high, c) for m, c in zip(motions, SERIES, strict=False)), strict=True)
     frames = (np.concatenate(images, axis=1) for images in views)
     whole = (len(motions) * size[0], size[1])
     writers[path.suffix](path, _counted(frames, len(rows), progress), frames_per_second, whole)
@@ -67,7 +69,9 @@ def _counted(frames: Iterator[np.ndarray], total: int, progress: Callable[[int, 
             progress(i + 1, total)
 
 
-def puppet(model: Model, low: np.ndarray, high: np.ndarray, size: tuple[int, int]) -> mujoco.MjModel:
+def puppet(
+    model: Model, low: np.ndarray, high: np.ndarray, size: tuple[int, int], colour: str = SERIES[0]
+) -> mujoco.MjModel:
     """A MuJoCo model of the robot's shapes alone: every body is a mocap body. Two corners of space are lit and seen."""
     spec = mujoco.MjSpec()
     spec.stat.center, spec.stat.extent = (low + high) / 2, max(0.1, float(np.linalg.norm(high - low)) / 2)
@@ -86,14 +90,14 @@ def puppet(model: Model, low: np.ndarray, high: np.ndarray, size: tuple[int, int
     bodies = [spec.worldbody]
     bodies += [spec.worldbody.add_body(name=f"body{i}", mocap=True) for i in range(1, len(model.topology.bodies))]
     for i, geom in enumerate(model.topology.geoms):
-        _add_shape(spec, bodies[geom.body], model, i)
+        _add_shape(spec, bodies[geom.body], model, i, colour)
     return spec.compile()
 
 
-def _add_shape(spec: mujoco.MjSpec, body: Any, model: Model, i: int) -> None:
+def _add_shape(spec: mujoco.MjSpec, body: Any, model: Model, i: int, colour: str) -> None:
     geom, g = model.topology.geoms[i], model.geoms
     kind = getattr(mujoco.mjtGeom, f"mjGEOM_{geom.shape.upper()}")
-    look: dict[str, Any] = {"rgba": [0.24, 0.5, 0.84, 1]}
+    look: dict[str, Any] = {"rgba": to_rgba(colour)}
     size = np.asarray(g.size[i], float)
     if geom.shape == "plane":
         look, size = {"material": "floor"}, np.array([0, 0, 0.1])
@@ -106,10 +110,10 @@ def _add_shape(spec: mujoco.MjSpec, body: Any, model: Model, i: int) -> None:
 
 
 def _frames(
-    model: Model, pos: np.ndarray, quat: np.ndarray, size: tuple[int, int], low: np.ndarray, high: np.ndarray
+    model: Model, pos: np.ndarray, quat: np.ndarray, size: tuple[int, int], low: np.ndarray, high: np.ndarray, colour: str
 ) -> Iterator[np.ndarray]:
     """Images (height, width, 3) of the poses (frames, nbody, ...), of the space between two corners."""
-    m = puppet(model, low, high, size)
+    m = puppet(model, low, high, size, colour)
     data = mujoco.MjData(m)
     camera = _camera(low, high)
     moved = m.body_mocapid[1:]
