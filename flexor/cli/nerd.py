@@ -86,7 +86,7 @@ def evaluate(
     horizons = sorted({h for h in (100, 500, 1000, steps) if h <= steps})
     columns = [">steps", "error of", ">mean", ">median", ">deviation", ">diverged"]
     rows = [line for row in result.rows(horizons) for line in _lines(row)]
-    console.out().print(console.table(f"{model}, passive motion, {rollouts} rollouts", columns, rows))
+    console.out().print(console.table(f"{Path(model).name}, passive motion, {rollouts} rollouts", columns, rows))
     _write(nerd, recipe, result, steps, plot, html, video)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -66,7 +67,9 @@ def test_from_a_recipe_to_a_judged_solver(tmp_path):
     assert {"recipe", "data", "seed", "metrics", "versions", "robot", "minutes of training"} <= set(card)
     assert Recipe.of(card["recipe"]) == Recipe.read(config)
     words = ("--steps", 20, "--rollouts", 8, "--plot", tmp_path / "growth.png", "--html", tmp_path / "pair.html")
-    assert "passive motion" in invoke("evaluate", folder / "swing.safetensors", *words)
+    told = invoke("evaluate", folder / "swing.safetensors", *words)
+    assert "swing.safetensors, passive motion, 8 rollouts" in told
+    assert re.search(r"\b20 hinges, rad( [\d.e-]+){3} 0\b", told)  # mean, median, deviation; none diverged
     assert (tmp_path / "growth.png").stat().st_size > 5000
     assert "true physics" in (tmp_path / "pair.html").read_text()
 

@@ -16,6 +16,13 @@ def cube():
     return sim.model, sim.rollout(sim.reset("tossed"), steps=50)
 
 
+def test_what_is_beside_has_another_colour():
+    model = fx.load("cartpole")
+    corners = video.extent(model, video.body_motion(model, np.asarray(model.reference)[None])[0])
+    seen = {tuple(video.puppet(model, *corners, (64, 48), colour).geom_rgba[-1].tolist()) for colour in video.SERIES[:2]}
+    assert len(seen) == 2
+
+
 def test_puppet_has_the_robots_shapes_and_poses():
     model = fx.load("quadruped")
     pos, quat = video.body_motion(model, np.asarray(model.keyframe("stand"))[None])
