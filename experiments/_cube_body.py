@@ -1,8 +1,9 @@
 """Mass and shape of the tossed cube from its tosses: the parameters of `_tosses` and beside them gravity, centre of mass,
 inertia and half widths, by Levenberg and Marquardt's method with differences for derivatives.
 
-First along the tosses until shortly after the first impact, where errors are still smooth in the parameters, then along all of
-them with the errors that the models are judged by.
+`identify_body` goes first along the tosses until shortly after the first impact, where errors are still smooth in the
+parameters, then along all of them with the errors that the models are judged by. `identify_impacts` looks at single impacts,
+from states that the flight before them gives: the friction of sliding on a face, which is another, is not mixed in.
 """
 
 from collections.abc import Callable
@@ -12,15 +13,16 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _tosses import HALF, Tosses, predict, with_parameters
-from scipy.spatial.transform import Rotation
+from _tosses import HALF, START, Tosses, first_impacts, lowest_corner, predict, with_parameters
 
 import flexor as fx
 from flexor.nerd import Frames
+from flexor.nerd.steady import steady
 
 NAMES = ("friction", "restitution", "ground", "log10 cfm", "gravity", "cx", "cy", "cz", "ix", "iy", "iz", "hx", "hy", "hz")
 UNIT = np.array([0.01, 0.04, 3e-4, 0.1, 0.05, *[5e-4] * 3, *[0.04] * 3, *[3e-4] * 3])
 BODY = {"gravity": 9.81} | dict.fromkeys(("cx", "cy", "cz"), 0.0) | dict.fromkeys(("ix", "iy", "iz"), 1.0)
+OUTLINE = {"hx": 0.047, "hy": 0.047, "hz": 0.047, "ground": 0.005}  # m, edges are round by about 5 mm
 AFTER = 12  # steps after the first impact
 SCALE = np.repeat([0.0137, 0.31], 3)  # m, rad: position and rotation count alike
 Residual = Callable[[np.ndarray], np.ndarray]
@@ -68,6 +70,52 @@ def identify_body(
     return _named(y)
 
 
+def identify_impacts(
+    simulate: Callable[[dict[str, float]], fx.Simulator], frames: Frames, windows: Tosses, gravity: float, count: int = 20
+) -> dict[str, float]:
+    """Parameters by windows that begin in flight shortly before an impact. Gravity is given, and the cube is alike along x and y,
+    its centre of mass on z, so that copies by its symmetries are exact."""
+    difference = jax.jit(jax.vmap(jax.vmap(frames.difference)))
+    inside = np.arange(1, windows.q.shape[1]) <= windows.steps[:, None]
+
+    def tied(y: np.ndarray) -> dict[str, float]:
+        named = _named(y) | {"gravity": gravity, "cx": 0.0, "cy": 0.0}
+        return named | {k + a: (named[k + "x"] + named[k + "y"]) / 2 for k in "ih" for a in "xy"}
+
+    def residual(y: np.ndarray) -> np.ndarray:
+        apart = np.asarray(difference(jnp.asarray(windows.q), jnp.asarray(predict(simulate(tied(y)), windows))))[:, 1:]
+        return (np.nan_to_num(apart, nan=10.0) / (SCALE / 10))[inside]
+
+    begin = BODY | START | OUTLINE
+    return tied(levenberg(residual, np.array([begin[name] for name in NAMES]), count, 1.0, 1.0))
+
+
+def impacts(tosses: Tosses, frames: Frames, model: fx.Model, before: int = 3, length: int = 15) -> Tosses:
+    """Windows from `before` steps before each landing on, where the instant is steady."""
+    q, qd, counts = [], [], []
+    recordings = [toss[: n + 1] for toss, n in zip(tosses.q, tosses.steps, strict=True)]
+    for rows, found in zip(recordings, steady(frames, model, recordings, before), strict=True):
+        flying = rows[:, 2] - OUTLINE["hz"] * lowest_corner(rows) > OUTLINE["ground"] + 0.0012
+        landing = np.flatnonzero(flying[:-1] & ~flying[1:]) + 1 - before
+        for i in np.flatnonzero(np.isin(found.at, landing)):
+            t, n = found.at[i], min(length, len(rows) - 1 - found.at[i])
+            piece = np.concatenate([found.q[i][None], rows[t + 1 : t + n + 1]])
+            q.append(np.concatenate([piece, np.repeat(piece[-1:], length - n, axis=0)]))
+            qd.append(np.tile(found.qd[i], (length + 1, 1)))
+            counts.append(n)
+    return Tosses(np.array(q, np.float32), np.array(qd, np.float32), np.array(counts), tosses.dt)
+
+
+def flight_gravity(tosses: Tosses) -> float:
+    """The acceleration at which the tosses fall, in m/s^2: the median over those of ten instants of flight and more."""
+    fall = [
+        np.polyfit(tosses.dt * np.arange(n), z[:n], 2)[0]
+        for z, n in zip(tosses.q[..., 2], first_impacts(tosses) - 1, strict=True)
+        if n >= 10
+    ]
+    return float(-2 * np.median(fall))
+
+
 def levenberg(residual: Residual, y: np.ndarray, count: int, small: float, apart: float) -> np.ndarray:
     """Fewer errors e of position and rotation, sum sqrt(e^2 + small^2), by reweighted least squares; differences over `apart` of
     `UNIT`."""
@@ -96,27 +144,12 @@ def levenberg(residual: Residual, y: np.ndarray, count: int, small: float, apart
 def outline(tosses: Tosses) -> dict[str, float]:
     """Half widths h and table height g that the heights of contact show, z = h c + g: those of the deepest instants after first
     impacts and of the last instants of the tosses."""
-    c, rows, first = _corner(tosses), np.arange(len(tosses)), first_impacts(tosses)
+    c, rows, first = lowest_corner(tosses.q), np.arange(len(tosses)), first_impacts(tosses)
     near = first[:, None] + np.arange(6)
     deepest = near[rows, np.argmin((tosses.q[..., 2] - HALF * c)[rows[:, None], near], axis=1)]
     at = (np.tile(rows, 2), np.concatenate([deepest, tosses.steps]))
     h, g = np.polyfit(c[at], tosses.q[..., 2][at], 1)
     return {"hx": float(h), "hy": float(h), "hz": float(h), "ground": float(g)}
-
-
-def first_impacts(tosses: Tosses) -> np.ndarray:
-    """The step of each toss in which its lowest corner comes within 3 mm of the table."""
-    return np.argmax(tosses.q[..., 2] - HALF * _corner(tosses) < 0.003, axis=1)
-
-
-def _corner(tosses: Tosses) -> np.ndarray:
-    """How far below the centre the lowest corner is, in half widths: 1 flat, sqrt(3) upright."""
-    R = (
-        Rotation.from_quat(tosses.q[..., 3:].reshape(-1, 4), scalar_first=True)
-        .as_matrix()
-        .reshape(*tosses.q.shape[:2], 3, 3)
-    )
-    return np.abs(R[..., 2, :]).sum(-1)
 
 
 def _named(y: np.ndarray) -> dict[str, float]:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from scipy.optimize import minimize
+from scipy.spatial.transform import Rotation
 
 import flexor as fx
 from flexor.nerd import Frames
@@ -66,6 +67,49 @@ def instant(qd: np.ndarray, dt: float) -> np.ndarray:
     new = np.concatenate([(qd[:, :-1] + qd[:, 1:]) / 2, qd[:, -1:]], axis=1)
     new[:, 0] = qd[:, 0] + dt / 2 * np.array([0.0, 0.0, -9.81, 0.0, 0.0, 0.0], np.float32)
     return new
+
+
+def from_flight(tosses: Tosses, gravity: float) -> Tosses:
+    """The tosses with first states by the whole of the flight before the first impact, where that is five instants at least: a
+    parabola under gravity, and an even turn."""
+    q, qd, first = tosses.q.astype(float), tosses.qd.astype(float), first_impacts(tosses)
+    for i, n in enumerate(first - 1):
+        if n >= 5:
+            tau = tosses.dt * np.arange(n)
+            X = np.stack([np.ones(n), tau], axis=1)
+            turned = Rotation.from_quat(q[i, :n, 3:], scalar_first=True)
+            p, *_ = np.linalg.lstsq(X, q[i, :n, :3] + np.outer(tau**2 / 2, [0.0, 0.0, gravity]), rcond=None)
+            r, *_ = np.linalg.lstsq(X, (turned[0].inv() * turned).as_rotvec(), rcond=None)
+            begin = (turned[0] * Rotation.from_rotvec(r[0])).as_quat(scalar_first=True)
+            q[i, 0], qd[i, 0] = np.concatenate([p[0], begin]), np.concatenate([p[1], r[1]])
+    return Tosses(q.astype(np.float32), qd.astype(np.float32), tosses.steps, tosses.dt)
+
+
+def first_impacts(tosses: Tosses) -> np.ndarray:
+    """The step of each toss in which its lowest corner comes within 3 mm of the table."""
+    return np.argmax(tosses.q[..., 2] - HALF * lowest_corner(tosses.q) < 0.003, axis=1)
+
+
+def lowest_corner(q: np.ndarray) -> np.ndarray:
+    """How far below the centre the lowest corner is, in half widths: 1 flat, sqrt(3) upright."""
+    R = Rotation.from_quat(q[..., 3:].reshape(-1, 4), scalar_first=True).as_matrix().reshape(*q.shape[:-1], 3, 3)
+    return np.abs(R[..., 2, :]).sum(-1)
+
+
+def copies(tosses: Tosses) -> Tosses:
+    """The tosses as they would be by the eight symmetries of a cube whose centre of mass lies on its z axis: turned about that
+    axis by quarters, and mirrored (y to -y, of the body and of the world)."""
+    parts = []
+    for quarter in range(4):
+        turn = Rotation.from_rotvec([0.0, 0.0, quarter * np.pi / 2])
+        q, qd = tosses.q.copy(), tosses.qd.copy()
+        turned = Rotation.from_quat(q[..., 3:].reshape(-1, 4), scalar_first=True) * turn.inv()
+        q[..., 3:] = turned.as_quat(scalar_first=True).reshape(*q.shape[:2], 4)
+        qd[..., 3:] = turn.apply(qd[..., 3:].reshape(-1, 3)).reshape(*qd.shape[:2], 3)
+        mirrored = q * np.array([1, -1, 1, 1, -1, 1, -1]), qd * np.array([1, -1, 1, -1, 1, -1])
+        parts += [(q, qd), mirrored]
+    q, qd = (np.concatenate(z).astype(np.float32) for z in zip(*parts, strict=True))
+    return Tosses(q, qd, np.tile(tosses.steps, len(parts)), tosses.dt)
 
 
 def errors(tosses: Tosses, predicted: np.ndarray, frames: Frames) -> tuple[np.ndarray, np.ndarray]:

@@ -23,7 +23,7 @@ from flexor.robots import load as load_robot
 from flexor.solvers import Simulator
 
 FORMAT = "flexor nerd"
-FRAMES = ("dt", "reach", "base", "substeps", "centric", "contacts", "relative")
+FRAMES = ("dt", "reach", "base", "substeps", "centric", "contacts", "relative", "proportional")
 SIZES = ("layers", "width", "heads", "history", "head_width")
 
 

@@ -22,7 +22,7 @@ from flexor.nerd.data import Data, blocks, facts
 from flexor.nerd.frames import Frames, Scene
 from flexor.nerd.network import Norms
 
-FLOOR = 1e-8  # deviation below which an input or a target is taken for constant
+FLOOR = 1e-6  # deviation below which an input or a target is taken for constant: what changes less is rounding
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,7 +3,8 @@
     loss = single mean huber(one step) + share mean huber(several steps) + path mean soft(|dq| / |dq|_0) + pull |w - w0|^2
 
 The normalisation stays that of the pretrained network, and `pull` holds the weights near its own, w0. The term `path` is how far
-positions are off along rollouts, in units of what it was before, soft(e) = 3 log(1 + e / 3): of velocities it needs the first.
+positions are off along rollouts, in units of what it was before, soft(e) = 3 log(1 + e / 3): of velocities it needs the first,
+and with `steady` not even that (`steady.py`).
 """
 
 import dataclasses
@@ -22,19 +23,26 @@ from flexor.model.model import Control, Model
 from flexor.nerd.artefact import Nerd
 from flexor.nerd.frames import Frames, dof_kinds
 from flexor.nerd.network import Transformer
+from flexor.nerd.steady import lift
+from flexor.nerd.steady import steady as steady_instants
 from flexor.nerd.training import loss, member, optimiser_of, trainable, unrolled_loss
 from flexor.nerd.unrolled import path_errors
 from flexor.solvers import Trajectory
 
 Progress = Callable[[int, int, float], None]
 PIECE = 256  # windows encoded at once
+MOST = 2.0  # times as often as others a window is drawn at most
 
 
 @dataclass(frozen=True)
 class Finetuning:
     """The optimiser of training, from `rate` to `last_rate`. A batch is `batch` windows of `window` steps: all single steps of
     them with weight `single`, and the rollout from their first, with weight `share` of all errors and `path` of positions.
-    `first` is the share of the windows that begin where a recording does.
+    `first` is the share of the windows that begin where a recording does. With `path` windows are drawn by how far the solver
+    was off along them before.
+
+    With `steady` > 0 windows begin at steady instants alone, found by parabolas over 2 `steady` + 1 instants, from the states
+    that these give, moved out of what overlaps. Gradients by the state are cut to `limit` at every step back.
 
     With `held_out` > 0 that share of the recordings, the last ones, is not learned from: every `every` steps they are rolled out
     as far as the shortest of them goes, and the weights that do so best are kept, the ones before fine-tuning among them."""
@@ -52,6 +60,7 @@ class Finetuning:
     first: float = 0.0
     limit: float = 10.0
     pull: float = 1e-3
+    steady: int = 0
     held_out: float = 0.0
     every: int = 50
     seed: int = 0
@@ -62,8 +71,8 @@ class Finetuning:
 
 
 class Windows(eqx.Module):
-    """Pieces of recordings: inputs and targets (n, window, ...), states and torques (n, window + 1, ...), and whether
-    a recording begins there (n)."""
+    """Pieces of recordings: inputs and targets (n, window, ...), None where only rollouts are learned from, states and torques
+    (n, window + 1, ...), and whether a recording begins there (n)."""
 
     x: Any
     y: Any
@@ -80,18 +89,19 @@ def finetune(
 ) -> Nerd:
     """The solver after training on recordings at its own step. Every member of an ensemble is trained alike."""
     learn = logs[: len(logs) - round(options.held_out * len(logs))]
-    data = windows(nerd, learn, options.window)
+    data = windows(nerd, learn, options.window, options.steady, encode=options.single > 0)
     begins = np.flatnonzero(data.begin)
     optimiser = optimiser_of(options)
     first = trainable(nerd.network)
     weights, memory = first, optimiser.init(first)
-    advance = _advance(nerd, options, optimiser, first, _typical(nerd, data, options))
+    typical, chance = _before(nerd, data, options)
+    advance = _advance(nerd, options, optimiser, first, typical)
     judge = _judge(nerd, logs[len(learn) :])
     best, kept = judge(first), first
     rng = np.random.default_rng(options.seed)
     value = jnp.nan
     for step in range(options.steps):
-        rows = rng.integers(0, len(data.x), options.batch)
+        rows = rng.choice(len(data.r), options.batch, p=chance)
         if options.first:
             rows = np.where(rng.random(options.batch) < options.first, rng.choice(begins, options.batch), rows)
         weights, memory, value = advance(weights, memory, jax.tree.map(lambda x: x[rows], data))  # noqa: B023
@@ -124,12 +134,24 @@ def _judge(nerd: Nerd, held: Sequence[Trajectory]) -> Callable[[Any], float]:
     return lambda weights: float(jnp.mean(jnp.nan_to_num(off(weights), nan=jnp.inf) / (before + 1e-8)))
 
 
-def _typical(nerd: Nerd, data: "Windows", options: Finetuning) -> Array:
-    """How far positions are off before fine-tuning, by kind of coordinate, over some windows."""
+def _before(nerd: Nerd, data: "Windows", options: Finetuning) -> tuple[Array, np.ndarray]:
+    """How far positions are off before fine-tuning, by kind of coordinate, and with what chance a window is drawn: by how far it
+    is off itself, in these units, up to `MOST` times."""
     if not options.path:
-        return jnp.ones(1)
-    some = data.r[:: max(1, len(data.r) // 64)][:64]
-    return eqx.filter_jit(lambda n, r: jnp.mean(_paths(n, nerd, r, options), axis=(0, 1)))(member(nerd.network, 0), some)
+        return jnp.ones(1), np.full(len(data.r), 1 / len(data.r))
+    network = member(nerd.network, 0)
+    off = eqx.filter_jit(lambda r: jnp.mean(_paths(network, nerd, r, options), axis=1))
+    each = np.concatenate([off(data.r[rows]) for rows in _in_pieces(len(data.r))])[: len(data.r)]
+    each = np.nan_to_num(each, nan=0.0, posinf=0.0)
+    typical = each.mean(axis=0)
+    chance = np.minimum((each / typical).mean(axis=1), MOST) + 1e-6
+    return jnp.asarray(typical), chance / chance.sum()
+
+
+def _in_pieces(n: int) -> list[np.ndarray]:
+    """Rows in pieces of one size, so that one compilation serves them; the last piece begins again with the first."""
+    rows = np.arange(-n % PIECE + n) % n
+    return np.split(rows, len(rows) // PIECE)
 
 
 def _paths(network: Transformer, nerd: Nerd, raw: Any, options: Finetuning) -> Array:
@@ -168,30 +190,54 @@ def _loss(network: Transformer, nerd: Nerd, rows: Windows, options: Finetuning, 
     return value
 
 
-def windows(nerd: Nerd, logs: Sequence[Trajectory], length: int) -> Windows:
-    """All windows of the recordings, half overlapping, those from their first states among them."""
-    pieces: list[tuple[np.ndarray, ...]] = []
-    begins: list[np.ndarray] = []
+def windows(nerd: Nerd, logs: Sequence[Trajectory], length: int, steady: int = 0, *, encode: bool = True) -> Windows:
+    """All windows of the recordings, half overlapping, those from their first states among them; or all that begin at steady
+    instants, every other one."""
+    if not logs:
+        raise ValueError("fine-tuning needs recordings, and there is none.")
     for i, log in enumerate(logs):
         _check(nerd, log, i, length)
-        last = len(log) - length
-        at = np.unique(np.append(np.arange(0, last + 1, max(1, length // 2)), last))[:, None] + np.arange(length + 1)
-        begins.append(at[:, 0] == 0)
-        pieces.append(tuple(np.asarray(z, np.float32)[k] for z, k in ((log.q, at), (log.qd, at), (log.u, at[:, :-1]))))
-    if not pieces:
-        raise ValueError("fine-tuning needs recordings, and there is none.")
-    q, qd, u = (np.concatenate(z) for z in zip(*pieces, strict=True))
-    count = -len(q) % PIECE + len(q)
-    rows = np.arange(count) % len(q)  # whole pieces: one compilation
-    made = [_encoded(nerd.frames, nerd.model, q[k], qd[k], u[k]) for k in np.split(rows, count // PIECE)]
+    starts = [_regular(len(log), length) for log in logs]
+    found = steady_instants(nerd.frames, nerd.model, [np.asarray(log.q) for log in logs], steady) if steady else None
+    if found is not None:
+        starts = [s.at[s.at <= len(log) - length][::2] for s, log in zip(found, logs, strict=True)]
+    begins = np.concatenate([at == 0 for at in starts])
+    if not len(begins):
+        raise ValueError("no instant of the recordings is steady: their coordinates follow no parabola anywhere.")
+    q, qd, u = (
+        np.concatenate(
+            [
+                np.asarray(getattr(log, k), np.float32)[at[:, None] + np.arange(n)]
+                for log, at in zip(logs, starts, strict=True)
+            ]
+        )
+        for k, n in (("q", length + 1), ("qd", length + 1), ("u", length))
+    )
+    if found is not None:
+        rows = [np.searchsorted(s.at, at) for s, at in zip(found, starts, strict=True)]
+        q[:, 0], qd[:, 0] = (
+            np.concatenate([getattr(s, k)[r] for s, r in zip(found, rows, strict=True)]) for k in ("q", "qd")
+        )
+        q += np.asarray(jax.jit(jax.vmap(lambda q: lift(nerd.frames, nerd.model, q)))(q[:, 0]))[:, None]
+    made = [_encoded(nerd.frames, nerd.model, encode, q[k], qd[k], u[k]) for k in _in_pieces(len(q))]
     x, y, r = jax.tree.map(lambda *z: np.concatenate(z)[: len(q)], *made)
-    return Windows(x, y, r, np.concatenate(begins))
+    return Windows(x, y, r, begins)
+
+
+def _regular(steps: int, length: int) -> np.ndarray:
+    """Where half overlapping windows begin in a recording."""
+    last = steps - length
+    return np.unique(np.append(np.arange(0, last + 1, max(1, length // 2)), last))
 
 
 @eqx.filter_jit
-def _encoded(frames: Frames, model: Model, q: Any, qd: Any, u: Any) -> tuple[Array, Array, Array]:
-    def one(q: Array, qd: Array, u: Array, new_q: Array, new_qd: Array) -> tuple[Array, Array, Array]:
+def _encoded(frames: Frames, model: Model, encode: bool, q: Any, qd: Any, u: Any) -> tuple[Any, Any, Array]:
+    """Inputs and targets, where they are asked for, and states with torques."""
+
+    def one(q: Array, qd: Array, u: Array, new_q: Array, new_qd: Array) -> tuple[Any, Any, Array]:
         scene = frames.observe(model, q, qd, Control(u=u, tau=jnp.zeros(model.nv)))
+        if not encode:
+            return None, None, scene.torque
         ahead = frames.foresee(model, scene)
         return frames.features(scene, ahead), frames.target(scene, ahead, new_q, new_qd), scene.torque
 
@@ -199,7 +245,7 @@ def _encoded(frames: Frames, model: Model, q: Any, qd: Any, u: Any) -> tuple[Arr
     steps = (
         jnp.asarray(z, model.dtype).reshape(n * t, z.shape[-1]) for z in (q[:, :-1], qd[:, :-1], u, q[:, 1:], qd[:, 1:])
     )
-    x, y, torque = (z.reshape(n, t, z.shape[-1]) for z in simd.vmap(one)(*steps))
+    x, y, torque = jax.tree.map(lambda z: z.reshape(n, t, z.shape[-1]), simd.vmap(one)(*steps))
     return x, y, jnp.concatenate([q, qd, jnp.pad(torque, ((0, 0), (0, 1), (0, 0)))], axis=-1)
 
 

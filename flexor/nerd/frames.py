@@ -79,8 +79,11 @@ class Frames:
     """The layout of inputs and targets for one robot and steps of `dt`; candidates and stops beyond `reach` are not seen.
 
     `base` chooses the base step, whose flight takes `substeps`; those of the true physics make it exact, where joint torques are
-    constant over a step (motors, not servos). Switched off for ablations: `centric` (root frames; else the world's), `contacts`
-    (contact inputs), `relative` (changes are predicted; else the next state itself, for robots of hinges and slides).
+    constant over a step (motors, not servos). With `proportional` the network predicts in units of the closing speed: a tap and a
+    blow alike, so that what it learns of one serves the other, and what it predicts fades with the speed.
+
+    Switched off for ablations: `centric` (root frames; else the world's), `contacts` (contact inputs), `relative` (changes are
+    predicted; else the next state itself, for robots of hinges and slides).
     """
 
     topology: Topology
@@ -91,6 +94,7 @@ class Frames:
     centric: bool = True
     contacts: bool = True
     relative: bool = True
+    proportional: bool = False
 
     def __post_init__(self) -> None:
         if self.base not in BASES:
@@ -99,6 +103,10 @@ class Frames:
         if not self.relative and len(turning):
             name = self.topology.joints[turning[0]].name
             raise ValueError(f"rotations are predicted as changes only, and '{name}' turns in space.")
+        if self.proportional and not self.gated:
+            raise ValueError(
+                "predictions in units of the closing speed need a base step, contact inputs and relative prediction."
+            )
 
     @cached_property
     def root(self) -> int | None:
@@ -289,7 +297,10 @@ class Frames:
         jump = new_qd - ahead.qd
         beyond = self.difference(ahead.q, new_q) - self.dt / 2 * jump
         y = jnp.concatenate([self._turned(beyond, into), self._turned(jump, into)])
-        return jnp.where(ahead.closing > 0, y, jnp.nan)
+        return jnp.where(ahead.closing > 0, y / self._unit(ahead), jnp.nan)
+
+    def _unit(self, ahead: Ahead) -> Array | float:
+        return jnp.where(ahead.closing > 0, ahead.closing, 1.0) if self.proportional else 1.0
 
     def decode(
         self, model: Model, scene: Scene, ahead: Ahead, y: Float[Array, " n_out"]
@@ -298,7 +309,7 @@ class Frames:
         nv, R = self.topology.nv, scene.rotation
         if not self.relative:
             return y[:nv], y[nv:]
-        y = jnp.where(ahead.closing > 0, y, 0.0)
+        y = jnp.where(ahead.closing > 0, self._unit(ahead) * y, 0.0)
         beyond, jump = (self._turned(z, R) for z in (y[:nv], y[nv:]))
         return integrate(model, ahead.q, beyond + self.dt / 2 * jump), ahead.qd + jump
 
