@@ -27,7 +27,7 @@ from jaxtyping import Array
 
 from flexor.contact.laws import SOFT, Block, Row, Slope, contact_law, linearised, row_law, slope, softened, turned
 from flexor.contact.problem import Problem, pulled, velocity, visit, visit_rows
-from flexor.contact.sweep import Scales, into_disc, inverse3, scales_of, sweep
+from flexor.contact.sweep import Scales, bolder, into_disc, inverse3, scales_of, sweep
 from flexor.dynamics.crba import solve_inertia
 from flexor.dynamics.kept import kept
 from flexor.spatial import dot, matmul, matvec
@@ -59,12 +59,12 @@ def solve_implicitly(
 
     def iterate(carry: tuple[_Point, _Point, Array, Array]) -> tuple[_Point, _Point, Array, Array]:
         now, before, count, stale = carry
-        sweeps = jnp.minimum(SWEEPS[0] * 2**count, SWEEPS[1])
-        _, x, y = lax.fori_loop(0, sweeps, lambda _, z: sweep(p, scales, *z), now[:3])
+        sweeps, own = jnp.minimum(SWEEPS[0] * 2**count, SWEEPS[1]), bolder(scales, count)
+        _, x, y = lax.fori_loop(0, sweeps, lambda _, z: sweep(p, own, *z), now[:3])
         swept = _point(p, scales, x, y)
 
         def descend(inner: tuple[_Point, _Point, Array]) -> tuple[_Point, _Point, Array]:
-            now = _newton(p, scales, inner[0])
+            now = _newton(p, scales, own, inner[0])
             return now, _best(p, now, inner[1]), inner[2] + 1
 
         start = (swept, _best(p, swept, before), jnp.zeros((), int))
@@ -171,10 +171,10 @@ def _each(f: Callable[..., Any], none: Any, items: tuple[Any, ...], axes: Any = 
     return jax.vmap(f, axes)(*items) if len(jax.tree.leaves(items[-1])[0]) else none
 
 
-def _newton(p: Problem, scales: Scales, now: _Point) -> _Point:
+def _newton(p: Problem, scales: Scales, own: Scales, now: _Point) -> _Point:
     """A point along the Newton step: the first that is better than where it started, or the best of all tried, which may be
-    worse: the way to the right modes can lead uphill."""
-    dx, dy = _newton_step(p, scales, *now[:3])
+    worse: the way to the right modes can lead uphill. The modes are those by the scales of this iteration, `own`."""
+    dx, dy = _newton_step(p, own, *now[:3])
 
     def stay(_: None, item: tuple[Array, ...]) -> tuple[None, Array]:
         return None, item[0]

@@ -1,5 +1,12 @@
 """Projected Gauss-Seidel: a sweep visits every contact, then every joint row, and gives each the impulse that suits it best
-while all others stay, and somewhat more of it (over-relaxation)."""
+while all others stay, and somewhat more of it (over-relaxation).
+
+**Jams.** A contact that can move one way only, and that way within the cone of friction, can jam: friction undoes what the normal
+impulse does (a link that hangs from a pivot, wedged against the ground; Painleve). Taken alone, all others fixed, it may both
+stick and slide, with impulses far apart, though all contacts together have one solution. Sticking whenever the cone holds it
+would leave a solution that slides. So such a contact sticks only where it is: when what it aims at from its present impulse lies
+within the disc (`_slide`), which leaves every solution alone.
+"""
 
 from typing import Any, NamedTuple
 
@@ -12,16 +19,20 @@ from flexor.contact.problem import Problem, visit, visit_rows
 from flexor.spatial import cross, dot, matmul, matvec
 
 JAM = 0.25  # share of a contact's own compliance that friction leaves it at least
+ONE_WAY = 0.9  # squared correlation of normal and slip from which a contact moves one way only
+BOLD = 10.0  # see `bolder`; chosen, as ONE_WAY, by pendulums that jam, and by thrown ants and quadrupeds, which hardly do
 STICK, SLIDE = 1.2, 1.35  # over-relaxation, chosen by the time of ants that slide and quadrupeds that stand
 
 
 class Scales(NamedTuple):
     """Own compliance of contacts and rows (with CFM), and what the projections take from it: impulses that stop a contact
     altogether (`stick`, over-relaxed), its normal alone (`normal`), its slip (`rate`), or the slip that comes of stopping the
-    normal (`slip`), each for a unit of velocity; and the stiffness that Newton's method gives a contact."""
+    normal (`slip`), each for a unit of velocity; `hold`, the square of the friction that may hold it at once, negative where it
+    may jam; and the stiffness that Newton's method gives a contact."""
 
     A: Array
     stick: Array
+    hold: Array
     slip: Array
     normal: Array
     rate: Array
@@ -32,31 +43,45 @@ class Scales(NamedTuple):
 def scales_of(p: Problem) -> Scales:
     eye, tiny = jnp.eye(3, dtype=p.J.dtype), jnp.finfo(p.J.dtype).tiny
 
-    def contact(_: None, item: tuple[Array, Array, Array]) -> tuple[None, tuple[Array, ...]]:
-        J, Y, cfm = item
+    def contact(_: None, item: tuple[Array, Array, Array, Array]) -> tuple[None, tuple[Array, ...]]:
+        J, Y, cfm, friction = item
         A = matmul(J, Y) + cfm * eye
         # a direction in which nothing moves has no compliance; any positive number serves there, since no impulse can act
         A = A.at[0, 0].set(jnp.where(A[0, 0] > tiny, A[0, 0], 1.0))
         slip = _largest(A[1:, 1:])
         normal, rate = 1 / A[0, 0], 1 / jnp.where(slip > tiny, slip, 1.0)
-        return None, (A, STICK * inverse3(A), (rate * normal) * A[1:, 0], normal, rate, 1 / softened(cfm, A))
+        coupled = dot(A[1:, 0], A[1:, 0])
+        jams = (friction**2 * coupled > A[0, 0] ** 2) & (coupled > ONE_WAY * A[0, 0] * slip)
+        hold = jnp.where(jams, -1.0, friction**2)
+        return None, (A, STICK * inverse3(A), hold, (rate * normal) * A[1:, 0], normal, rate, 1 / softened(cfm, A))
 
     def row(_: None, item: tuple[Array, Array, Array]) -> tuple[None, Array]:
         a = dot(item[0], item[1]) + item[2]
         return None, jnp.where(a > tiny, a, 1.0)
 
     one = jnp.ones((), p.J.dtype)
-    idle = (eye, eye, jnp.zeros(2, p.J.dtype), one, one, one)
-    _, (A, stick, slip, normal, rate, stiff) = visit(
-        p.active, contact, lambda _, item: (None, idle), None, (p.J, p.Y, p.cfm)
+    idle = (eye, eye, one, jnp.zeros(2, p.J.dtype), one, one, one)
+    _, (A, stick, hold, slip, normal, rate, stiff) = visit(
+        p.active, contact, lambda _, item: (None, idle), None, (p.J, p.Y, p.cfm, p.friction)
     )
     _, a_row = visit_rows(p.active_row, row, lambda _, item: (None, one), None, (p.J_row, p.Y_row, p.cfm_row))
-    return Scales(A, stick, slip, normal, rate, stiff, a_row)
+    return Scales(A, stick, hold, slip, normal, rate, stiff, a_row)
+
+
+def bolder(scales: Scales, count: Array) -> Scales:
+    """The scales of an iteration: from the second on, the slip of contacts that may jam counts for more, 100, 10, 1000 times.
+
+    There the slip is small beside what impulses could do to it, and what sticks and what slides hangs on it. Any positive rate
+    leaves the solutions what they are, but whether sweeps and Newton's method reach them depends on it.
+    """
+    much = jnp.where(count % 2 == 1, BOLD**2, 1.0) * jnp.where(count % 4 >= 2, BOLD, 1.0)
+    much = jnp.where(scales.hold < 0, much, 1.0).astype(scales.rate.dtype)
+    return scales._replace(rate=scales.rate * much, slip=scales.slip * much[:, None])
 
 
 def sweep(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
     """One projected Gauss-Seidel sweep over all contacts, then over all rows; u is the velocity with these impulses."""
-    items = (x, p.blocks(scales.rate), p.Y, scales.A, scales.stick, scales.slip, scales.normal)
+    items = (x, p.blocks(scales.rate), p.Y, scales.A, scales.stick, scales.hold, scales.slip, scales.normal)
     u, x = visit(p.active, _visit_contact, lambda u, item: (u, item[0]), u, items)
     u, y = visit_rows(p.active_row, _visit_row, lambda u, item: (u, item[0]), u, (y, p.rows(), p.Y_row, scales.a_row))
     return u, x, y
@@ -64,12 +89,12 @@ def sweep(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> tuple[Arr
 
 def _visit_contact(u: Array, item: tuple[Any, ...]) -> tuple[Array, Array]:
     """One contact given all others: the sticking impulse if the cone holds it, else one on the cone's edge; both over-relaxed."""
-    x, block, Y, A, S, G, normal = item
+    x, block, Y, A, S, hold, G, normal = item
     known = block.cfm * x - jnp.zeros_like(x).at[0].set(block.wanted)
     # two sums side by side: everything here waits for the last
     lack = (known + matvec(block.J[:, ::2], u[::2])) + matvec(block.J[:, 1::2], u[1::2])
     stick = x - matvec(S, lack)
-    holds = (stick[0] > 0) & (dot(stick[1:], stick[1:]) <= (block.friction * stick[0]) ** 2)
+    holds = (stick[0] > 0) & (dot(stick[1:], stick[1:]) <= hold * stick[0] ** 2)
     new = lax.cond(holds, lambda: stick, lambda: _slide(x, lack, block, A, G, normal))
     return u + matvec(Y, new - x), new
 
