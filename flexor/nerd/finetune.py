@@ -58,7 +58,7 @@ class Finetuning:
     share: float = 1.0
     path: float = 0.0
     first: float = 0.0
-    limit: float = 10.0
+    limit: float = 1e3
     pull: float = 1e-3
     steady: int = 0
     held_out: float = 0.0
