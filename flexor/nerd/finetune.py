@@ -10,6 +10,7 @@ and with `steady` not even that (`steady.py`).
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import equinox as eqx
@@ -45,7 +46,8 @@ class Finetuning:
     that these give, moved out of what overlaps. Gradients by the state are cut to `limit` at every step back.
 
     With `held_out` > 0 that share of the recordings, the last ones, is not learned from: every `every` steps they are rolled out
-    as far as the shortest of them goes, and the weights that do so best are kept, the ones before fine-tuning among them."""
+    as far as the shortest of them goes, or with `steady` and `path` along their windows, and the weights that do so best are
+    kept, the ones before fine-tuning among them."""
 
     steps: int = 1000
     batch: int = 32
@@ -96,7 +98,7 @@ def finetune(
     weights, memory = first, optimiser.init(first)
     typical, chance = _before(nerd, data, options)
     advance = _advance(nerd, options, optimiser, first, typical)
-    judge = _judge(nerd, logs[len(learn) :])
+    judge = _judge(nerd, logs[len(learn) :], options, typical)
     best, kept = judge(first), first
     rng = np.random.default_rng(options.seed)
     value = jnp.nan
@@ -116,10 +118,17 @@ def finetune(
     return dataclasses.replace(nerd, network=eqx.combine(kept, nerd.network), card=facts)
 
 
-def _judge(nerd: Nerd, held: Sequence[Trajectory]) -> Callable[[Any], float]:
+def _judge(nerd: Nerd, held: Sequence[Trajectory], options: Finetuning, typical: Array) -> Callable[[Any], float]:
     """How far positions are off along recordings, in units of what they were before; zero where there is none."""
     if not held:
         return lambda weights: 0.0
+    if options.steady and options.path:
+        rows = windows(nerd, held, options.window, options.steady, encode=False).r
+        rows = rows[:: -(-len(rows) // (2 * PIECE))]  # two pieces say enough
+        along = eqx.filter_jit(lambda n, r: jnp.mean(_soft(_paths(n, nerd, r, options) / typical), axis=(1, 2)))
+        return lambda weights: float(
+            np.mean(_over_pieces(partial(along, member(eqx.combine(weights, nerd.network), 0)), rows))
+        )
     steps = min(len(log) for log in held)
     q, qd, u = (jnp.stack([getattr(log, k)[:n] for log in held]) for k, n in (("q", steps + 1), ("qd", 1), ("u", steps)))
 
@@ -141,8 +150,7 @@ def _before(nerd: Nerd, data: "Windows", options: Finetuning) -> tuple[Array, np
         return jnp.ones(1), np.full(len(data.r), 1 / len(data.r))
     network = member(nerd.network, 0)
     off = eqx.filter_jit(lambda r: jnp.mean(_paths(network, nerd, r, options), axis=1))
-    each = np.concatenate([off(data.r[rows]) for rows in _in_pieces(len(data.r))])[: len(data.r)]
-    each = np.nan_to_num(each, nan=0.0, posinf=0.0)
+    each = np.nan_to_num(_over_pieces(off, data.r), nan=0.0, posinf=0.0)
     typical = each.mean(axis=0)
     chance = np.minimum((each / typical).mean(axis=1), MOST) + 1e-6
     return jnp.asarray(typical), chance / chance.sum()
@@ -152,6 +160,15 @@ def _in_pieces(n: int) -> list[np.ndarray]:
     """Rows in pieces of one size, so that one compilation serves them; the last piece begins again with the first."""
     rows = np.arange(-n % PIECE + n) % n
     return np.split(rows, len(rows) // PIECE)
+
+
+def _over_pieces(f: Callable[[Array], Array], rows: np.ndarray) -> np.ndarray:
+    """f of all rows, piece by piece."""
+    return np.concatenate([f(rows[k]) for k in _in_pieces(len(rows))])[: len(rows)]
+
+
+def _soft(error: Array) -> Array:
+    return 3 * jnp.log1p(error / 3)
 
 
 def _paths(network: Transformer, nerd: Nerd, raw: Any, options: Finetuning) -> Array:
@@ -186,7 +203,7 @@ def _loss(network: Transformer, nerd: Nerd, rows: Windows, options: Finetuning, 
     if options.share:
         value += options.share * unrolled_loss(network, nerd.frames, nerd.model, rows.r, options.huber)
     if options.path:
-        value += options.path * jnp.mean(3 * jnp.log1p(_paths(network, nerd, rows.r, options) / typical / 3))
+        value += options.path * jnp.mean(_soft(_paths(network, nerd, rows.r, options) / typical))
     return value
 
 
