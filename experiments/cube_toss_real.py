@@ -128,9 +128,8 @@ def draw(test: Tosses, scores: Scores) -> Figure:
             figure.subplots(1, 2), (0, 1), (1e3, 1.0), ("position (mm)", "rotation (rad)"), strict=True
         ):
             for i, (name, score) in enumerate(scores.items()):
-                axes.plot(
-                    np.sort(unit * score[0][k]), np.linspace(0, 1, len(test)), label=name, color=SERIES[i % len(SERIES)]
-                )
+                style = {"color": SERIES[i % len(SERIES)], "linestyle": "-" if i < len(SERIES) else "--"}
+                axes.plot(np.sort(unit * score[0][k]), np.linspace(0, 1, len(test)), label=name, **style)
             axes.set(xlabel=f"mean error of {label}", ylabel="share of tosses", xscale="log")
         axes.legend(fontsize=7)
     return figure
@@ -195,8 +194,9 @@ def measure(options: argparse.Namespace) -> Result:
         "nominal": judged(analytic(nerd.model, START, test.dt), test, gravity),
         "identified": judged(analytic(nerd.model, values, test.dt), test, gravity),
         "with body": judged(simulate(body), test, gravity),
-        "pretrained": judged(nerd.simulator(), test, gravity),
     }
+    if not quick:
+        scores["pretrained"] = judged(nerd.simulator(), test, gravity)
     for count in (4,) if quick else COUNTS:
         some = train.take(np.arange(count))
         found = identify_impacts(simulate, nerd.frames, impacts(some, nerd.frames, nerd.model), gravity, 1 if quick else 20)
