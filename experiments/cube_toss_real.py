@@ -199,7 +199,8 @@ def measure(options: argparse.Namespace) -> Result:
         scores["pretrained"] = judged(nerd.simulator(), test, gravity)
     for count in (4,) if quick else COUNTS:
         some = train.take(np.arange(count))
-        found = identify_impacts(simulate, nerd.frames, impacts(some, nerd.frames, nerd.model), gravity, 1 if quick else 20)
+        hits, fall = impacts(some, nerd.frames, nerd.model), flight_gravity(some)
+        found = identify_impacts(simulate, nerd.frames, hits, fall, 1 if quick else 20)
         best = tuned(bodied(nerd, found), some, rounds)
         scores[f"fine-tuned, {count}"] = judged(best.simulator(), test, gravity)
         say(f"fine-tuned on {count}")

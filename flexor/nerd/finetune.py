@@ -93,6 +93,8 @@ def finetune(
     learn = logs[: len(logs) - round(options.held_out * len(logs))]
     data = windows(nerd, learn, options.window, options.steady, encode=options.single > 0)
     begins = np.flatnonzero(data.begin)
+    if options.first and not len(begins):
+        raise ValueError("`first` asks for windows from the first states of recordings, and none of these is steady.")
     optimiser = optimiser_of(options)
     first = trainable(nerd.network)
     weights, memory = first, optimiser.init(first)

@@ -92,6 +92,9 @@ def test_paths_are_learned_and_held_out_recordings_choose(nerd, logs):
     assert eqx.tree_equal(kept.network, nerd.network)  # for all that came after was worse
     with pytest.raises(ValueError, match="`held_out` and `first` are shares"):
         Finetuning(held_out=1.0)
+    rough = [eqx.tree_at(lambda t: t.q, log, log.q.at[0].add(1.0)) for log in logs]  # a jump after the first instant
+    with pytest.raises(ValueError, match="`first` asks for windows from the first states"):
+        finetune(nerd, rough, dataclasses.replace(how, steady=2))
 
 
 def test_a_fine_base_step_is_the_true_physics():
