@@ -90,6 +90,8 @@ def test_paths_are_learned_and_held_out_recordings_choose(nerd, logs):
     wild = dataclasses.replace(how, steps=4, rate=30.0, last_rate=30.0, held_out=0.25, every=1)
     kept = finetune(nerd, logs, wild)
     assert eqx.tree_equal(kept.network, nerd.network)  # for all that came after was worse
+    kept = finetune(nerd, blind, dataclasses.replace(wild, first=0.0, steady=2))  # along windows of the one left aside
+    assert eqx.tree_equal(kept.network, nerd.network)
     with pytest.raises(ValueError, match="`held_out` and `first` are shares"):
         Finetuning(held_out=1.0)
     rough = [eqx.tree_at(lambda t: t.q, log, log.q.at[0].add(1.0)) for log in logs]  # a jump after the first instant
