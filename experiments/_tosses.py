@@ -49,9 +49,16 @@ class Tosses:
 
 def read(path: Path) -> Tosses:
     """Reads a file of tosses: position, quaternion w x y z, velocity, body's angular velocity."""
-    with h5py.File(path, "r") as file:
-        rows = [np.asarray(file["tosses"][name], np.float32) for name in sorted(file["tosses"])]
-        dt = float(file.attrs["dt"])
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"there is no file '{path}'.")
+    try:
+        with h5py.File(path, "r") as file:
+            rows = [np.asarray(file["tosses"][name], np.float32) for name in sorted(file["tosses"])]
+            dt = float(file.attrs["dt"])
+    except (OSError, KeyError) as error:
+        raise ValueError(
+            f"'{path}' is not a file of tosses: HDF5 with tables in a group 'tosses' and an attribute 'dt'."
+        ) from error
     if any(r.ndim != 2 or r.shape[1] != 13 or len(r) < 2 for r in rows):
         raise ValueError(f"'{path}': a toss is a table of 13 columns and two rows at least.")
     if not all(np.isfinite(r).all() for r in rows):

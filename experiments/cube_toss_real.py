@@ -32,7 +32,7 @@ import jax.numpy as jnp
 import numpy as np
 from _cube_body import flight_gravity, identify_body, identify_impacts, impacts, with_body
 from _data import recording
-from _form import Check, Result, at_most, run
+from _form import Check, Missing, Result, at_most, run
 from _tosses import (
     FILE,
     HALF,
@@ -144,7 +144,10 @@ def judged(sim: fx.Simulator, tosses: Tosses, gravity: float) -> Score:
 def evaluate(options: argparse.Namespace) -> Result:
     """Scores a saved model on a file of this layout, beside the rigid cubes that its card knows."""
     path = options.model or options.out / MODEL
-    nerd, tosses = fx.nerd.load(path), read(options.evaluate)
+    try:
+        nerd, tosses = fx.nerd.load(path), read(options.evaluate)
+    except (FileNotFoundError, ValueError) as sentence:
+        raise Missing(str(sentence)) from sentence
     gravity = flight_gravity(tosses)
     scores: Scores = {"nominal": judged(analytic(nerd.model, START, tosses.dt), tosses, gravity)}
     if "identified" in nerd.card:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import h5py
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
@@ -62,3 +63,16 @@ def test_copies_are_motions_of_a_cube(tosses, flown):
     assert np.allclose(tosses.lowest_corner(made.q), np.tile(tosses.lowest_corner(flown.q), (8, 1)), atol=1e-5)
     up = turned.inv().apply([0.0, 0.0, 1.0])[:, 2].reshape(8, -1)  # the centre of mass lies on the body's z axis
     assert np.allclose(up, up[0], atol=1e-6)
+
+
+def test_files_of_another_layout_are_refused(tosses, tmp_path):
+    path = tmp_path / "other.h5"
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        tosses.read(path)
+    path.write_text("time,q")
+    with pytest.raises(ValueError, match="is not a file of tosses"):
+        tosses.read(path)
+    with h5py.File(path, "w") as file:
+        file["runs/0000"] = np.zeros((3, 13))
+    with pytest.raises(ValueError, match="is not a file of tosses: HDF5 with tables in a group 'tosses'"):
+        tosses.read(path)
