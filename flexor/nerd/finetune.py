@@ -121,16 +121,18 @@ def finetune(
 
 
 def _judge(nerd: Nerd, held: Sequence[Trajectory], options: Finetuning, typical: Array) -> Callable[[Any], float]:
-    """How far positions are off along recordings, in units of what they were before; zero where there is none."""
+    """How far positions are off along recordings, in units of what they were before; zero where there is none. Windows are judged
+    for every member of an ensemble, whole recordings for its mean."""
     if not held:
         return lambda weights: 0.0
     if options.steady and options.path:
         rows = windows(nerd, held, options.window, options.steady, encode=False).r
         rows = rows[:: -(-len(rows) // (2 * PIECE))]  # two pieces say enough
-        along = eqx.filter_jit(lambda n, r: jnp.mean(_soft(_paths(n, nerd, r, options) / typical), axis=(1, 2)))
-        return lambda weights: float(
-            np.mean(_over_pieces(partial(along, member(eqx.combine(weights, nerd.network), 0)), rows))
+        each = eqx.filter_vmap(
+            lambda n, r: jnp.mean(_soft(_paths(n, nerd, r, options) / typical), axis=(1, 2)), in_axes=(0, None)
         )
+        along = eqx.filter_jit(lambda whole, r: jnp.mean(each(whole, r), axis=0))
+        return lambda weights: float(np.mean(_over_pieces(partial(along, eqx.combine(weights, nerd.network)), rows)))
     steps = min(len(log) for log in held)
     q, qd, u = (jnp.stack([getattr(log, k)[:n] for log in held]) for k, n in (("q", steps + 1), ("qd", 1), ("u", steps)))
 
@@ -186,8 +188,8 @@ def _advance(nerd: Nerd, options: Finetuning, optimiser: Any, first: Any, typica
     def total(weights: Any, rows: Windows) -> Array:
         whole = eqx.combine(weights, nerd.network)
         away = sum(jnp.sum((a - b) ** 2) for a, b in zip(jax.tree.leaves(weights), jax.tree.leaves(first), strict=True))
-        each = [_loss(member(whole, i), nerd, rows, options, typical) for i in range(len(whole.embed))]
-        return jnp.sum(jnp.stack(each)) + options.pull * away
+        each = eqx.filter_vmap(lambda network: _loss(network, nerd, rows, options, typical))(whole)
+        return jnp.sum(each) + options.pull * away
 
     @jax.jit
     def advance(weights: Any, memory: Any, rows: Windows) -> tuple[Any, Any, Array]:

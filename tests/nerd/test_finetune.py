@@ -53,6 +53,18 @@ def test_recordings_improve_it_and_leave_its_normalisation(nerd, logs):
     assert 0 < away[1] < 0.5 * away[0]
 
 
+def test_members_of_an_ensemble_learn_each_for_itself(nerd, logs):
+    how = dataclasses.replace(HOW, steps=3, share=0.0, clip=1e9)
+    norms, sizes = jax.tree.map(lambda x: x[0], nerd.network.norms), nerd.network.sizes
+    two = eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k))(jax.random.split(jax.random.key(1), 2))
+    both = finetune(dataclasses.replace(nerd, network=two), logs, how).network
+    alone = jax.tree.map(lambda x: x[:1], two)
+    alone = finetune(dataclasses.replace(nerd, network=alone), logs, how).network
+    assert float(jnp.abs(both.embed[0] - two.embed[0]).max()) > 1e-3
+    assert np.allclose(both.embed[0], alone.embed[0], atol=1e-4)
+    assert float(jnp.abs(both.embed[1] - two.embed[1]).max()) > 1e-3
+
+
 def test_a_network_agrees_with_its_own_rollout(nerd):
     own = nerd.simulator()
     run = own.rollout(own.reset(jnp.array([0.4])), steps=5)
