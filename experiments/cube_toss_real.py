@@ -8,8 +8,8 @@ Errors of position and rotation along whole tosses that no model has seen, for
     pretrained   the package's learned solver, which has seen simulated tosses alone
     base         the rigid cube with all these parameters fitted to single impacts of the 300 tosses: what fine-tuning goes beyond
     fine-tuned   the pretrained network after 50, 100 and 300 real tosses, over a base step that is identified from these alone:
-                 the mean of three members, each with a head of its own, whose last layer begins at zero
-    scratch      the same ensemble over the same base step from random weights, on the 300 tosses
+                 the mean of three members, which begin as mixtures of its weights with random ones
+    scratch      the same ensemble over the same base step from random weights alone, on the 300 tosses
 
 from their first recorded states, and once more from first states by all of the flight before the first impact (`from_flight`).
 Recorded velocities are noisy, and what this alone does to a model is printed as `noise`: models are told apart by the latter.
@@ -54,10 +54,12 @@ from rich.console import Console
 import flexor as fx
 from flexor.cli.console import progress
 from flexor.nerd import Finetuning, Frames, Nerd, Transformer, finetune
+from flexor.nerd.training import trainable
 
 TRAINING = 300
 COUNTS = (50, 100, 300)
 MEMBERS = 3
+KEEP = 0.4  # of the pretrained weights
 HOW: dict[str, Any] = {"single": 0.0, "share": 0.0, "path": 1.0, "pull": 0.0, "steady": 3}
 SHORT: dict[str, Any] = {"window": 15, "batch": 96, "rate": 1.5e-3, "last_rate": 1.5e-5, "limit": 3e3}
 LONG: dict[str, Any] = {"window": 60, "batch": 48, "rate": 3e-4, "last_rate": 1e-5, "limit": 3e2}
@@ -97,15 +99,20 @@ def bodied(nerd: Nerd, values: dict[str, float]) -> Nerd:
     return Nerd(with_body(nerd.model, values), network, frames, {**nerd.card, "parameters": values})
 
 
-def several(nerd: Nerd, *, pretrained: bool) -> Nerd:
-    """The solver as an ensemble that reads one step, for the state says it all: of random weights, or of pretrained ones but for
-    the hidden layer of the head. Last layers are zero: it begins as the base step."""
+def several(nerd: Nerd, keep: float) -> Nerd:
+    """The solver as an ensemble that reads one step, for the state says it all: a share `keep` of the pretrained weights, and random
+    ones (shrink and perturb, Ash & Adams 2020: pretrained weights as they are learn worse). Last layers are zero: it begins as
+    the base step."""
     norms, sizes = jax.tree.map(lambda x: x[0], nerd.network.norms), dataclasses.replace(nerd.network.sizes, history=1)
     drawn = eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k))(jax.random.split(jax.random.key(0), MEMBERS))
-    if pretrained:
-        known = jax.tree.map(lambda x: jnp.repeat(x, MEMBERS, axis=0), nerd.network)
-        drawn = eqx.tree_at(lambda n: n.head1, dataclasses.replace(known, sizes=sizes), drawn.head1)
-    return dataclasses.replace(nerd, network=eqx.tree_at(lambda n: n.head2, drawn, replace_fn=jnp.zeros_like))
+
+    def mixed(new: Any, known: Any) -> Any:  # matrices keep their size, gains their mean
+        return keep * known + (np.sqrt(1 - keep**2) if new.ndim == 3 else 1 - keep) * new
+
+    known = dataclasses.replace(nerd.network, sizes=sizes)
+    weights = jax.tree.map(mixed, trainable(drawn), trainable(known))
+    network = eqx.tree_at(lambda n: n.head2, eqx.combine(weights, drawn), replace_fn=jnp.zeros_like)
+    return dataclasses.replace(nerd, network=network)
 
 
 def rigid(model: fx.Model, values: dict[str, float], dt: float) -> fx.Simulator:
@@ -214,7 +221,7 @@ def measure(options: argparse.Namespace) -> Result:
         some = train.take(np.arange(count))
         hits, fall = impacts(some, nerd.frames, nerd.model), flight_gravity(some)
         found = identify_impacts(simulate, nerd.frames, hits, fall, 1 if quick else 20)
-        best = tuned(several(bodied(nerd, found), pretrained=True), some, rounds(count), f"{count} tosses")
+        best = tuned(several(bodied(nerd, found), KEEP), some, rounds(count), f"{count} tosses")
         scores[f"fine-tuned, {count}"] = judged(best.simulator(), test, gravity)
         say(f"fine-tuned on {count}")
     best = dataclasses.replace(best, card={**best.card, "identified": values, "with body": body})
@@ -223,7 +230,7 @@ def measure(options: argparse.Namespace) -> Result:
     scores["base"] = judged(simulate(found), test, gravity)
     if not quick:
         scores[f"scratch, {len(train)}"] = judged(
-            tuned(several(bodied(nerd, found), pretrained=False), train, rounds(len(train)), "from scratch").simulator(),
+            tuned(several(bodied(nerd, found), 0.0), train, rounds(len(train)), "from scratch").simulator(),
             test,
             gravity,
         )
