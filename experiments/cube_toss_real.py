@@ -100,7 +100,7 @@ def bodied(nerd: Nerd, values: dict[str, float]) -> Nerd:
 
 
 def several(nerd: Nerd, keep: float) -> Nerd:
-    """The solver as an ensemble that reads one step, for the state says it all: a share `keep` of the pretrained weights, and random
+    """The solver as an ensemble that reads one step, for the state says all: a share `keep` of the pretrained weights, and random
     ones (shrink and perturb, Ash & Adams 2020: pretrained weights as they are learn worse). Last layers are zero: it begins as
     the base step."""
     norms, sizes = jax.tree.map(lambda x: x[0], nerd.network.norms), dataclasses.replace(nerd.network.sizes, history=1)
