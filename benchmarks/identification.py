@@ -122,7 +122,7 @@ def measure(quick: bool) -> Result:
             f"{ratios[-1]:.3f} times the truth's error"
         )
     compiling = statistics.median(firsts) - own[0].seconds
-    limit = 3.0 if quick else PATIENCE * first.whole
+    limit = 1.0 if quick else PATIENCE * first.whole
     cases = [case(nominal, seed, segments) for seed in range(peers)]
     tell(f"peers, each at most {limit:.0f} s for each of {peers} seeds")
     sysid = [by_sysid(nominal, x, WITHIN * x.true_error, limit) for x in cases]

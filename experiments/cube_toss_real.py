@@ -16,7 +16,8 @@ Recorded velocities are noisy, and what this alone does to a model is printed as
 
 How far `fine-tuned` is below `base` and below `with body` is what the network adds. Fine-tuning learns from short windows that
 begin at steady instants, and from the eight copies of each toss by the symmetries of a cube whose centre of mass lies on an axis.
-It learns from all tosses it is given, five steps for each, and keeps the last weights.
+It learns from all tosses it is given, five steps for each, and keeps the last weights. A run that was interrupted goes on from
+the solvers it left in `--out`.
 
 `--evaluate FILE` scores a saved model on a file of this layout, beside the rigid cubes that were identified with it.
 """
@@ -120,14 +121,26 @@ def rigid(model: fx.Model, values: dict[str, float], dt: float) -> fx.Simulator:
     return fx.Simulator(with_body(model, values), fx.Substeps(fx.RigidSolver(), SUBSTEPS), dt=dt)
 
 
-def tuned(nerd: Nerd, tosses: Tosses, rounds: list[Finetuning], label: str) -> Nerd:
-    """The solver fine-tuned on the copies of the tosses."""
-    logs = copies(tosses).trajectories(nerd.model)
+def tuned(nerd: Nerd, keep: float, tosses: Tosses, rounds: list[Finetuning], path: Path) -> Nerd:
+    """An ensemble fine-tuned on the copies of the tosses; the file `path`, where an interrupted run has left the same."""
+    recipe = {"keep": keep, "members": MEMBERS, "tosses": len(tosses), "rounds": [dataclasses.asdict(r) for r in rounds]}
+    if path.is_file():
+        known = identified(fx.nerd.load(path))
+        if all(known.card.get(k) == v for k, v in (("made", recipe), ("parameters", nerd.card["parameters"]))):
+            return known
+    nerd, logs = several(nerd, keep), copies(tosses).trajectories(nerd.model)
     for how in rounds:
-        with progress(f"{label}, windows of {how.window}", how.steps) as advance:
+        with progress(f"{path.stem}, windows of {how.window}", how.steps) as advance:
             nerd = finetune(nerd, logs, how, progress=lambda done, total, value: advance(done))
-    facts = {**nerd.card, "fine-tuned": {**nerd.card["fine-tuned"], "recordings": len(tosses), "copies": len(logs)}}
-    return dataclasses.replace(nerd, card=facts)
+    nerd = dataclasses.replace(nerd, card={**nerd.card, "made": recipe})
+    nerd.save(path)
+    return nerd
+
+
+def identified(nerd: Nerd) -> Nerd:
+    """A loaded solver over the rigid cube that its card knows."""
+    known = nerd.card.get("parameters")
+    return nerd if known is None else dataclasses.replace(nerd, model=with_body(nerd.model, known))
 
 
 def draw(test: Tosses, scores: Scores) -> Figure:
@@ -166,9 +179,7 @@ def evaluate(options: argparse.Namespace) -> Result:
     if "identified" in nerd.card:
         scores["identified"] = judged(analytic(nerd.model, nerd.card["identified"], tosses.dt), tosses, gravity)
         scores["with body"] = judged(rigid(nerd.model, nerd.card["with body"], tosses.dt), tosses, gravity)
-    if "parameters" in nerd.card:
-        nerd = dataclasses.replace(nerd, model=with_body(nerd.model, nerd.card["parameters"]))
-    scores[path.name] = judged(nerd.simulator(), tosses, gravity)
+    scores[path.name] = judged(identified(nerd).simulator(), tosses, gravity)
     base = "identified" if "identified" in scores else "nominal"
     rows = [row(label, score, scores[base]) for label, score in scores.items()]
     rows = [{k.replace("identified", base): v for k, v in r.items()} for r in rows]
@@ -221,7 +232,7 @@ def measure(options: argparse.Namespace) -> Result:
         some = train.take(np.arange(count))
         hits, fall = impacts(some, nerd.frames, nerd.model), flight_gravity(some)
         found = identify_impacts(simulate, nerd.frames, hits, fall, 1 if quick else 20)
-        best = tuned(several(bodied(nerd, found), KEEP), some, rounds(count), f"{count} tosses")
+        best = tuned(bodied(nerd, found), KEEP, some, rounds(count), options.out / f"tuned-{count}.safetensors")
         scores[f"fine-tuned, {count}"] = judged(best.simulator(), test, gravity)
         say(f"fine-tuned on {count}")
     best = dataclasses.replace(best, card={**best.card, "identified": values, "with body": body})
@@ -229,33 +240,39 @@ def measure(options: argparse.Namespace) -> Result:
     last = list(scores)[-1]
     scores["base"] = judged(simulate(found), test, gravity)
     if not quick:
-        scores[f"scratch, {len(train)}"] = judged(
-            tuned(several(bodied(nerd, found), 0.0), train, rounds(len(train)), "from scratch").simulator(),
-            test,
-            gravity,
-        )
+        path = options.out / f"scratch-{len(train)}.safetensors"
+        scratch = tuned(bodied(nerd, found), 0.0, train, rounds(len(train)), path)
+        scores[f"scratch, {len(train)}"] = judged(scratch.simulator(), test, gravity)
         say("from scratch")
     draw(test, scores).savefig(options.out / "cube_toss_real.png", dpi=150)
     rows = [row(label, score, scores["identified"]) for label, score in scores.items()]
     told = [", ".join(f"{k} {v:.4g}" for k, v in each.items()) for each in (values, body, found)]
     lines = [f"{len(test)} unseen tosses, half width {1e3 * HALF:.1f} mm. Identified: {told[0]}."]
     lines += [f"With body: {told[1]}.", f"Base: {told[2]}.", noise(simulate(body), test, gravity)]
-    over = [scores[last][0][k].mean() / scores["with body"][0][k].mean() for k in (0, 1)]
-    lines.append(f"From recorded first states, {last} tosses over with body: {over[0]:.3f}, {over[1]:.3f}.")
-    return Result(rows, _checks(scores, last), lines)
+    checks, told = _checks(scores, last)
+    return Result(rows, checks, lines + told)
 
 
-def _checks(scores: Scores, last: str) -> list[Check]:
-    """The claim, and what the network adds to the strongest rigid cube where noise of first states does not blur it."""
-    made = []
-    for what, base, begin in (
-        ("identified cube", "identified", 0),
-        ("cube with mass and shape identified too, from the flight", "with body", 1),
-    ):
-        for k, name in enumerate(("position", "rotation")):
-            ratio = float(scores[last][begin][k].mean() / scores[base][begin][k].mean())
-            made.append(at_most(f"{name} error, {last} tosses, over the {what}", ratio, 0.8))
-    return made
+def ratio(errors: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """A model's mean error over another's on the same tosses, and the ends of its interval of 95 % (bootstrap over tosses)."""
+    drawn = np.random.default_rng(0).integers(0, len(errors), (4000, len(errors)))
+    ends = np.percentile(errors[drawn].mean(axis=1) / others[drawn].mean(axis=1), [2.5, 97.5])
+    return np.array([errors.mean() / others.mean(), *ends])
+
+
+def _checks(scores: Scores, last: str) -> tuple[list[Check], list[str]]:
+    """The claim; and that the network adds something to the strongest rigid cube, which no interval of 95 % puts in doubt, where
+    noise of first states does not blur it."""
+    made, told = [], []
+    for k, name in enumerate(("position", "rotation")):
+        claim = float(scores[last][0][k].mean() / scores["identified"][0][k].mean())
+        made.append(at_most(f"{name} error, {last} tosses, over the identified cube", claim, 0.8))
+        recorded, flight = (ratio(scores[last][i][k], scores["with body"][i][k]) for i in (0, 1))
+        what = f"{name} error over the cube with mass and shape identified too, from the flight: upper end of the interval"
+        made.append(at_most(what, float(flight[2]), 1.0))
+        for begin, (value, low, high) in (("from recorded first states", recorded), ("from the flight", flight)):
+            told.append(f"{name} {begin} {value:.3f} ({low:.3f} to {high:.3f})")
+    return made, [f"{last} tosses over with body, and intervals of 95 %: {'; '.join(told)}."]
 
 
 def _add(parser: argparse.ArgumentParser) -> None:
