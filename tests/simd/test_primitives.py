@@ -28,15 +28,18 @@ def agree(f, *args, ulps=64.0, grad=True):
         assert a.dtype == b.dtype
         assert a.shape == b.shape
         close(a, b, ulps)
-    real = [jnp.issubdtype(x.dtype, jnp.floating) for x in jax.tree.leaves(exact)]
-    if grad and any(real) and all(jnp.issubdtype(x.dtype, jnp.floating) for x in args):
+    weights = [
+        np.cos(np.arange(y.size)).reshape(y.shape).astype(y.dtype) if jnp.issubdtype(y.dtype, jnp.floating) else None
+        for y in jax.tree.leaves(exact)
+    ]
+    if grad and any(w is not None for w in weights) and all(jnp.issubdtype(x.dtype, jnp.floating) for x in args):
 
         def total(run):
             def loss(*xs):
-                leaves = [y for y in jax.tree.leaves(run(f)(*xs)) if jnp.issubdtype(y.dtype, jnp.floating)]
-                return sum(jnp.sum(y * jnp.cos(jnp.arange(y.size, dtype=y.dtype)).reshape(y.shape)) for y in leaves)
+                leaves = jax.tree.leaves(run(f)(*xs))
+                return sum(jnp.sum(y * w) for y, w in zip(leaves, weights, strict=True) if w is not None)
 
-            return jax.grad(loss, argnums=tuple(range(len(args))))
+            return jax.jit(jax.grad(loss, argnums=tuple(range(len(args)))))
 
         for a, b in zip(total(fx.simd.vmap)(*args), total(jax.vmap)(*args), strict=True):
             close(a, b, 16 * ulps)
