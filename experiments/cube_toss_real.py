@@ -219,7 +219,7 @@ def measure(options: argparse.Namespace) -> Result:
         console.print(f"{time.perf_counter() - begun:6.0f} s  {text}")
 
     values = identify(nerd.model, train, 6 if quick else 250)
-    body = identify_body(simulate, nerd.frames, train, values, (1, 1) if quick else (8, 10))
+    body = identify_body(simulate, nerd.frames, train, values, (1, 0) if quick else (8, 10))
     say("identified")
     scores: Scores = {
         "nominal": judged(analytic(nerd.model, START, test.dt), test, gravity),
