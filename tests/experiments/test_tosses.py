@@ -1,11 +1,15 @@
-"""Tosses of the cube: first states by the flight, and copies by its symmetries."""
+"""Tosses of the cube: first states by the flight, copies by its symmetries, and the ensembles that learn from them."""
 
+import dataclasses
 from pathlib import Path
 
+import equinox as eqx
 import h5py
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
+
+import flexor as fx
 
 DT, GRAVITY = 1 / 148, 9.6
 
@@ -76,3 +80,53 @@ def test_files_of_another_layout_are_refused(tosses, tmp_path):
         file["runs/0000"] = np.zeros((3, 13))
     with pytest.raises(ValueError, match="is not a file of tosses: HDF5 with tables in a group 'tosses'"):
         tosses.read(path)
+
+
+@pytest.fixture
+def real(tosses):
+    import cube_toss_real
+
+    return cube_toss_real
+
+
+def test_an_ensemble_begins_as_the_base_step_between_pretrained_and_random(real):
+    cube = fx.nerd.load("cube")
+    mixed, drawn = (real.several(cube, keep).network for keep in (0.4, 0.0))
+    assert not np.any(mixed.head2)
+    assert mixed.sizes.history == 1
+    for network, least, most in ((mixed, 0.3, 0.7), (drawn, -0.1, 0.1)):
+        assert len(network.embed) == real.MEMBERS
+        flat = np.stack([np.ravel(w) for w in network.blocks[0].up])
+        alike = np.corrcoef(np.concatenate([flat, np.ravel(cube.network.blocks[0].up)[None]]))
+        assert least < alike[-1, 0] < most  # to the pretrained weights
+        assert alike[0, 1] < 0.5  # to one another
+    assert np.isclose(np.std(mixed.embed), np.std(drawn.embed), rtol=0.2)
+
+
+def test_an_interrupted_run_goes_on_from_its_files(real, flown, monkeypatch, tmp_path):
+    body = {**real.START, **dict.fromkeys(("cx", "cy", "cz"), 0.0), **dict.fromkeys(("ix", "iy", "iz"), 1.1)}
+    body |= {"gravity": 9.6, "hx": 0.05, "hy": 0.05, "hz": 0.05}
+    cube, path, calls = real.bodied(fx.nerd.load("cube"), body), tmp_path / "tuned.safetensors", []
+
+    def learn(nerd, logs, how, progress):
+        calls.append(len(logs))
+        return dataclasses.replace(nerd, network=eqx.tree_at(lambda n: n.head2, nerd.network, replace_fn=lambda w: w + 1))
+
+    monkeypatch.setattr(real, "finetune", learn)
+    rounds = [real.Finetuning(steps=2)]
+    first, again = (real.tuned(cube, 0.4, flown, rounds, path) for _ in range(2))
+    assert calls == [24]
+    assert eqx.tree_equal(first.network, again.network)
+    assert np.allclose(again.model.bodies.inertia, cube.model.bodies.inertia)  # over the identified cube, not twice so
+    real.tuned(cube, 0.4, flown, [real.Finetuning(steps=3)], path)  # another recipe
+    other = real.bodied(fx.nerd.load("cube"), body | {"friction": 0.3})
+    real.tuned(other, 0.4, flown, [real.Finetuning(steps=3)], path)  # another cube
+    assert calls == [24, 24, 24]
+
+
+def test_ratios_and_their_intervals(real):
+    others = np.random.default_rng(0).uniform(1.0, 2.0, 200)
+    assert np.allclose(real.ratio(0.5 * others, others), 0.5)
+    value, low, high = real.ratio(others * np.tile([0.5, 1.5], 100), others)
+    assert low < value < high
+    assert high - low == pytest.approx(2 * 1.96 * 0.5 * np.sqrt(np.mean(others**2)) / others.mean() / np.sqrt(200), rel=0.15)
