@@ -261,16 +261,19 @@ def ratio(errors: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def _checks(scores: Scores, last: str) -> tuple[list[Check], list[str]]:
-    """The claim; and that the network adds something to the strongest rigid cube, which no interval of 95 % puts in doubt, where
-    noise of first states does not blur it."""
+    """The claim, from recorded first states; the same against the strongest rigid cube, where their noise does not blur it; and
+    how sure the latter is."""
     made, told = [], []
-    for k, name in enumerate(("position", "rotation")):
-        claim = float(scores[last][0][k].mean() / scores["identified"][0][k].mean())
-        made.append(at_most(f"{name} error, {last} tosses, over the identified cube", claim, 0.8))
-        recorded, flight = (ratio(scores[last][i][k], scores["with body"][i][k]) for i in (0, 1))
-        what = f"{name} error over the cube with mass and shape identified too, from the flight: upper end of the interval"
-        made.append(at_most(what, float(flight[2]), 1.0))
-        for begin, (value, low, high) in (("from recorded first states", recorded), ("from the flight", flight)):
+    for what, base, begin in (
+        ("identified cube", "identified", 0),
+        ("cube with mass and shape identified too, from the flight", "with body", 1),
+    ):
+        for k, name in enumerate(("position", "rotation")):
+            value = float(scores[last][begin][k].mean() / scores[base][begin][k].mean())
+            made.append(at_most(f"{name} error, {last} tosses, over the {what}", value, 0.8))
+    for i, begin in enumerate(("from recorded first states", "from the flight")):
+        for k, name in enumerate(("position", "rotation")):
+            value, low, high = ratio(scores[last][i][k], scores["with body"][i][k])
             told.append(f"{name} {begin} {value:.3f} ({low:.3f} to {high:.3f})")
     return made, [f"{last} tosses over with body, and intervals of 95 %: {'; '.join(told)}."]
 
