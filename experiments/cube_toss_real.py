@@ -12,7 +12,8 @@ Errors of position and rotation along whole tosses that no model has seen, for
     scratch      the same ensemble over the same base step from random weights alone, on the 300 tosses
 
 from their first recorded states, and once more from first states by all of the flight before the first impact (`from_flight`).
-Recorded velocities are noisy, and what this alone does to a model is printed as `noise`: models are told apart by the latter.
+Recorded velocities are noisy, and what this alone does to a model is printed as `noise`: first states by the flight tell models
+apart better.
 
 How far `fine-tuned` is below `base` and below `with body` is what the network adds. Fine-tuning learns from short windows that
 begin at steady instants, and from the eight copies of each toss by the symmetries of a cube whose centre of mass lies on an axis.
@@ -24,6 +25,7 @@ the solvers it left in `--out`.
 
 import argparse
 import dataclasses
+import hashlib
 import time
 from pathlib import Path
 from typing import Any
@@ -89,10 +91,10 @@ def row(label: str, score: Score, identified: Score) -> dict[str, Any]:
 
 
 def bodied(nerd: Nerd, values: dict[str, float]) -> Nerd:
-    """The solver over the rigid cube with given parameters, which its card keeps. Its network learned what goes beyond another
-    base step, so that its last layer begins at zero, and predicts in units of the closing speed."""
+    """The solver over the rigid cube with given parameters, which its card keeps, predicting in units of the closing speed. What
+    its network knows goes beyond another base step: `several` lets last layers begin at zero."""
     frames = dataclasses.replace(nerd.frames, base="fine", substeps=SUBSTEPS, proportional=True)
-    network = eqx.tree_at(lambda n: (n.head2, n.norms.y_mean), nerd.network, replace_fn=jnp.zeros_like)
+    network = eqx.tree_at(lambda n: n.norms.y_mean, nerd.network, replace_fn=jnp.zeros_like)
     unit = jnp.asarray(np.concatenate([nerd.dt / 4 * BEYOND, BEYOND]), network.embed.dtype)[None]
     # inputs that did not change in the simulated tosses (turning of a cube whose inertia is the same about all axes) do here
     wide = jnp.where(network.norms.x_std < 1e-6, 1.0, network.norms.x_std)
@@ -123,11 +125,20 @@ def rigid(model: fx.Model, values: dict[str, float], dt: float) -> fx.Simulator:
 
 def tuned(nerd: Nerd, keep: float, tosses: Tosses, rounds: list[Finetuning], path: Path) -> Nerd:
     """An ensemble fine-tuned on the copies of the tosses; the file `path`, where an interrupted run has left the same."""
-    recipe = {"keep": keep, "members": MEMBERS, "tosses": len(tosses), "rounds": [dataclasses.asdict(r) for r in rounds]}
-    if path.is_file():
-        known = identified(fx.nerd.load(path))
-        if all(known.card.get(k) == v for k, v in (("made", recipe), ("parameters", nerd.card["parameters"]))):
-            return known
+    recipe = {
+        "parameters": nerd.card["parameters"],
+        "pretrained": nerd.card["weights"]["sha256"],
+        "tosses": hashlib.sha256(np.ascontiguousarray(tosses.q).tobytes()).hexdigest(),
+        "keep": keep,
+        "members": MEMBERS,
+        "beyond": BEYOND.tolist(),
+        "rounds": [dataclasses.asdict(r) for r in rounds],
+    }
+    if path.is_file() and path.with_suffix(".json").is_file():
+        known = fx.nerd.load(path)
+        if known.card.get("made") == recipe:
+            Console(stderr=True, highlight=False).print(f"'{path}' is there already: made by the same recipe.")
+            return identified(known)
     nerd, logs = several(nerd, keep), copies(tosses).trajectories(nerd.model)
     for how in rounds:
         with progress(f"{path.stem}, windows of {how.window}", how.steps) as advance:
@@ -209,7 +220,7 @@ def measure(options: argparse.Namespace) -> Result:
     def rounds(count: int) -> list[Finetuning]:
         if quick:
             return [Finetuning(**HOW | SHORT | {"batch": 4, "window": 6}, steps=2)]
-        steps = options.passes * count
+        steps = options.steps * count
         return [Finetuning(**HOW | SHORT, steps=steps), Finetuning(**HOW | LONG, steps=steps // 5)]
 
     def simulate(values: dict[str, float]) -> fx.Simulator:
@@ -261,8 +272,8 @@ def ratio(errors: np.ndarray, others: np.ndarray) -> np.ndarray:
 
 
 def _checks(scores: Scores, last: str) -> tuple[list[Check], list[str]]:
-    """The claim, from recorded first states; the same against the strongest rigid cube, where their noise does not blur it; and
-    how sure the latter is."""
+    """The claim, from recorded first states; the same against the cube with mass and shape identified too, from the flight, where
+    noise does not blur it; and how sure the latter is."""
     made, told = [], []
     for what, base, begin in (
         ("identified cube", "identified", 0),
@@ -282,7 +293,7 @@ def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--evaluate", type=Path, metavar="FILE", help="score a saved model on a file of this layout")
     parser.add_argument("--model", type=Path, metavar="FILE", help=f"the saved model (default: {MODEL} in --out)")
     parser.add_argument(
-        "--passes", type=int, default=5, help="steps on short windows for every toss; a fifth as many follow on long windows"
+        "--steps", type=int, default=5, help="steps on short windows for every toss; a fifth as many follow on long windows"
     )
 
 

@@ -89,7 +89,8 @@ def finetune(
     *,
     progress: Progress | None = None,
 ) -> Nerd:
-    """The solver after training on recordings at its own step. Every member of an ensemble is trained alike."""
+    """The solver after training on recordings at its own step. Members of an ensemble learn from the same windows, in units of
+    the first one's errors, and their gradients are clipped together."""
     learn = logs[: len(logs) - round(options.held_out * len(logs))]
     data = windows(nerd, learn, options.window, options.steady, encode=options.single > 0)
     begins = np.flatnonzero(data.begin)

@@ -89,10 +89,15 @@ def real(tosses):
     return cube_toss_real
 
 
+BODY = {**dict.fromkeys(("cx", "cy", "cz"), 0.0), **dict.fromkeys(("ix", "iy", "iz"), 1.1)}
+BODY |= {"gravity": 9.6, "hx": 0.05, "hy": 0.05, "hz": 0.05}
+
+
 def test_an_ensemble_begins_as_the_base_step_between_pretrained_and_random(real):
-    cube = fx.nerd.load("cube")
+    cube = real.bodied(fx.nerd.load("cube"), real.START | BODY)
     mixed, drawn = (real.several(cube, keep).network for keep in (0.4, 0.0))
     assert not np.any(mixed.head2)
+    assert not np.any(mixed.norms.y_mean)
     assert mixed.sizes.history == 1
     for network, least, most in ((mixed, 0.3, 0.7), (drawn, -0.1, 0.1)):
         assert len(network.embed) == real.MEMBERS
@@ -104,8 +109,7 @@ def test_an_ensemble_begins_as_the_base_step_between_pretrained_and_random(real)
 
 
 def test_an_interrupted_run_goes_on_from_its_files(real, flown, monkeypatch, tmp_path):
-    body = {**real.START, **dict.fromkeys(("cx", "cy", "cz"), 0.0), **dict.fromkeys(("ix", "iy", "iz"), 1.1)}
-    body |= {"gravity": 9.6, "hx": 0.05, "hy": 0.05, "hz": 0.05}
+    body = real.START | BODY
     cube, path, calls = real.bodied(fx.nerd.load("cube"), body), tmp_path / "tuned.safetensors", []
 
     def learn(nerd, logs, how, progress):
@@ -121,7 +125,11 @@ def test_an_interrupted_run_goes_on_from_its_files(real, flown, monkeypatch, tmp
     real.tuned(cube, 0.4, flown, [real.Finetuning(steps=3)], path)  # another recipe
     other = real.bodied(fx.nerd.load("cube"), body | {"friction": 0.3})
     real.tuned(other, 0.4, flown, [real.Finetuning(steps=3)], path)  # another cube
-    assert calls == [24, 24, 24]
+    thrown = dataclasses.replace(flown, q=flown.q + 0.01)
+    real.tuned(other, 0.4, thrown, [real.Finetuning(steps=3)], path)  # other tosses
+    path.with_suffix(".json").unlink()
+    real.tuned(other, 0.4, thrown, [real.Finetuning(steps=3)], path)  # half of it lost
+    assert calls == [24] * 5
 
 
 def test_ratios_and_their_intervals(real):

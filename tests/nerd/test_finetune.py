@@ -54,7 +54,7 @@ def test_recordings_improve_it_and_leave_its_normalisation(nerd, logs):
 
 
 def test_members_of_an_ensemble_learn_each_for_itself(nerd, logs):
-    how = dataclasses.replace(HOW, steps=3, share=0.0, clip=1e9)
+    how = dataclasses.replace(HOW, steps=3, single=0.0, share=0.0, path=1.0, steady=2, clip=1e9)
     norms, sizes = jax.tree.map(lambda x: x[0], nerd.network.norms), nerd.network.sizes
     two = eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k))(jax.random.split(jax.random.key(1), 2))
     both = finetune(dataclasses.replace(nerd, network=two), logs, how).network

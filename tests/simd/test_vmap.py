@@ -157,7 +157,7 @@ def test_a_trace_that_closes_over_traced_values_is_not_kept():
         held[0] = w
         return one(x)
 
-    for w, x in ((W, X), (2 * W, X[:5])):  # another size: XLA's own cache does not know it
+    for w, x in ((W, X), (2 * W, X[:5])):  # another size: JAX's own cache does not know it
         same(both(w), [X[:4] @ w, X[:9] @ w])
         same(again(w, x), x @ w)
 
