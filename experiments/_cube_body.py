@@ -60,7 +60,7 @@ def identify_body(
     y = np.array([begin[name] for name in NAMES])
     for inside, unit, count, small in ((early & whole, SCALE / 3, iterations[0], 1.0), (whole, SCALE, iterations[1], 0.3)):
         steps = int(np.flatnonzero(inside.any(axis=0))[-1]) + 1
-        cut = Tosses(tosses.q[:, : steps + 1], tosses.qd, np.minimum(tosses.steps, steps), tosses.dt)
+        cut = tosses.until(steps)
 
         def residual(y: np.ndarray, cut: Tosses = cut, inside: Any = inside[:, :steps], unit: Any = unit) -> np.ndarray:
             apart = np.asarray(difference(jnp.asarray(cut.q), jnp.asarray(predict(simulate(_named(y)), cut))))[:, 1:]

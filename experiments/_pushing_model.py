@@ -86,8 +86,8 @@ def simulator(body: Object, parameters: Parameters, augmentation: fx.Augmentatio
     pairs = body.model.topology.pairs
     ground = np.array([i for i, p in enumerate(pairs) if p.name.startswith("floor~")])
     tip = next(i for i, p in enumerate(pairs) if p.name == "tip~slider")
-    stiffness = body.model.pairs.stiffness.at[ground].set(weight / SINK**1.5)
-    friction = body.model.pairs.friction.at[tip].set(parameters.tip)
+    stiffness = body.model.pairs.stiffness.at[ground].set((weight / SINK**1.5).astype(body.model.dtype))
+    friction = body.model.pairs.friction.at[tip].set(jnp.asarray(parameters.tip, body.model.dtype))
     model = eqx.tree_at(lambda m: (m.pairs.stiffness, m.pairs.friction), body.model, (stiffness, friction))
     physics = solver() if augmentation is None else fx.HybridSolver(solver(), augmentation)
     return fx.Simulator(model, physics, dt=dt)

@@ -37,6 +37,10 @@ class Tosses:
         longest = int(self.steps[rows].max()) + 1
         return Tosses(self.q[rows, :longest], self.qd[rows, :longest], self.steps[rows], self.dt)
 
+    def until(self, steps: int) -> "Tosses":
+        """Their first steps."""
+        return Tosses(self.q[:, : steps + 1], self.qd[:, : steps + 1], np.minimum(self.steps, steps), self.dt)
+
     def trajectories(self, model: fx.Model) -> list[fx.Trajectory]:
         """The tosses as recordings."""
         made = []

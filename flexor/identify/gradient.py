@@ -1,6 +1,7 @@
 """First-order searches, for networks: L-BFGS and Adam by optax, with proximal steps that make weights exactly zero."""
 
 import abc
+import math
 from typing import Any, NamedTuple
 
 import equinox as eqx
@@ -48,7 +49,7 @@ class SparseGroupLasso(AbstractPenalty):
         def shrink(w: Array) -> Array:
             w = jnp.sign(w) * jnp.maximum(jnp.abs(w) - rate * self.kappa, 0.0)
             size = jnp.sqrt(jnp.sum(w**2) + jnp.finfo(w.dtype).tiny)
-            return w * jnp.maximum(1 - rate * self.group * np.sqrt(w.size) / size, 0.0)
+            return w * jnp.maximum(1 - rate * self.group * math.sqrt(w.size) / size, 0.0)
 
         return map_input_weights(shrink, augmentation)
 

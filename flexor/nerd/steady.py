@@ -93,4 +93,4 @@ def lift(frames: Frames, model: Model, q: Float[Array, " nq"]) -> Float[Array, "
     away = jnp.asarray(np.where(np.array(found.bodies).reshape(-1, 2)[:, 1] == 0, -1.0, 1.0), q.dtype)
     at = int(frames.topology.q_start[frames.root])
     depth = jnp.maximum(-found.distance[deepest], 0.0)
-    return moved.at[at : at + 3].set(away[deepest] * depth * found.normal[deepest])
+    return moved.at[at : at + 3].set((away[deepest] * depth * found.normal[deepest]).astype(q.dtype))
