@@ -210,17 +210,11 @@ def _forward(
 
 def measure(quick: bool) -> Result:
     cases = mjcf_cases(quick) + urdf_cases(quick)
-    told: dict[str, Any] = {
-        "description": "comparing",
-        "total": len(cases),
-        "console": Console(stderr=True),
-        "transient": True,
-    }
-    if quick:  # new processes cost more than so few robots
-        rows = [row for rows in track(map(measure_case, cases), **told) for row in rows]
-    else:
-        with ProcessPoolExecutor(min(machine()["cores"], len(cases)), multiprocessing.get_context("spawn")) as pool:
-            rows = [row for rows in track(pool.map(measure_case, cases), **told) for row in rows]
+    workers = min(machine()["cores"], len(cases))
+    with ProcessPoolExecutor(workers, multiprocessing.get_context("spawn")) as pool:
+        found = (map if quick else pool.map)(measure_case, cases)  # new processes cost more than a few robots
+        done = track(found, "comparing", len(cases), console=Console(stderr=True), transient=True)
+        rows = [row for rows in done for row in rows]
     least = 2 * QUICK_MJCF if quick else MJCF_LEAST
     return Result(rows, checks(rows, least), [f"{name}: {meaning}" for name, meaning in QUANTITIES.items()])
 

@@ -135,7 +135,10 @@ def tuned(nerd: Nerd, keep: float, tosses: Tosses, rounds: list[Finetuning], pat
         "rounds": [dataclasses.asdict(r) for r in rounds],
     }
     if path.is_file() and path.with_suffix(".json").is_file():
-        known = fx.nerd.load(path)
+        try:
+            known = fx.nerd.load(path)
+        except ValueError as sentence:
+            raise Missing(f"{sentence} Remove it, and it is made again.") from sentence
         if known.card.get("made") == recipe:
             Console(stderr=True, highlight=False).print(f"'{path}' is there already: made by the same recipe.")
             return identified(known)
@@ -183,6 +186,7 @@ def evaluate(options: argparse.Namespace) -> Result:
     path = options.model or options.out / MODEL
     try:
         nerd, tosses = fx.nerd.load(path), read(options.evaluate)
+        _fits(nerd, path, tosses)
     except (FileNotFoundError, ValueError) as sentence:
         raise Missing(str(sentence)) from sentence
     gravity = flight_gravity(tosses)
@@ -195,6 +199,13 @@ def evaluate(options: argparse.Namespace) -> Result:
     rows = [row(label, score, scores[base]) for label, score in scores.items()]
     rows = [{k.replace("identified", base): v for k, v in r.items()} for r in rows]
     return Result(rows, [], [f"{len(tosses)} tosses of '{options.evaluate.name}'."])
+
+
+def _fits(nerd: Nerd, path: Path, tosses: Tosses) -> None:
+    if nerd.model.topology != fx.load("cube").topology:
+        raise ValueError(f"'{path}' is a solver of '{nerd.model.topology.name}', and tosses are of the package's 'cube'.")
+    if not np.isclose(nerd.dt, tosses.dt, rtol=1e-3):
+        raise ValueError(f"'{path}' steps by {nerd.dt:g} s, and the tosses were recorded every {tosses.dt:g} s.")
 
 
 def noise(sim: fx.Simulator, tosses: Tosses, gravity: float) -> str:
@@ -289,11 +300,20 @@ def _checks(scores: Scores, last: str) -> tuple[list[Check], list[str]]:
     return made, [f"{last} tosses over with body, and intervals of 95 %: {'; '.join(told)}."]
 
 
+def _positive(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"'{text}' is not a positive number")
+    return int(text)
+
+
 def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--evaluate", type=Path, metavar="FILE", help="score a saved model on a file of this layout")
     parser.add_argument("--model", type=Path, metavar="FILE", help=f"the saved model (default: {MODEL} in --out)")
     parser.add_argument(
-        "--steps", type=int, default=5, help="steps on short windows for every toss; a fifth as many follow on long windows"
+        "--steps",
+        type=_positive,
+        default=5,
+        help="steps on short windows for every toss; a fifth as many follow on long windows",
     )
 
 

@@ -70,6 +70,8 @@ class Finetuning:
     def __post_init__(self) -> None:
         if not 0 <= self.held_out < 1 or not 0 <= self.first <= 1:
             raise ValueError("`held_out` and `first` are shares: from 0 to 1, and `held_out` below 1.")
+        if min(self.steps, self.batch, self.window, self.every) < 1:
+            raise ValueError("`steps`, `batch`, `window` and `every` must be positive numbers.")
 
 
 class Windows(eqx.Module):

@@ -138,3 +138,11 @@ def test_ratios_and_their_intervals(real):
     value, low, high = real.ratio(others * np.tile([0.5, 1.5], 100), others)
     assert low < value < high
     assert high - low == pytest.approx(2 * 1.96 * 0.5 * np.sqrt(np.mean(others**2)) / others.mean() / np.sqrt(200), rel=0.15)
+
+
+def test_a_solver_of_another_robot_and_another_rate_are_refused(real, flown):
+    with pytest.raises(ValueError, match="is a solver of 'cartpole', and tosses are of the package's 'cube'"):
+        real._fits(fx.nerd.load("cartpole"), Path("x"), flown)
+    with pytest.raises(ValueError, match=r"steps by 0\.00675676 s, and the tosses were recorded every 0\.02 s"):
+        real._fits(fx.nerd.load("cube"), Path("x"), dataclasses.replace(flown, dt=0.02))
+    real._fits(fx.nerd.load("cube"), Path("x"), flown)

@@ -106,6 +106,8 @@ def test_paths_are_learned_and_held_out_recordings_choose(nerd, logs):
     assert eqx.tree_equal(kept.network, nerd.network)
     with pytest.raises(ValueError, match="`held_out` and `first` are shares"):
         Finetuning(held_out=1.0)
+    with pytest.raises(ValueError, match="must be positive numbers"):
+        Finetuning(steps=0)
     rough = [eqx.tree_at(lambda t: t.q, log, log.q.at[0].add(1.0)) for log in logs]  # a jump after the first instant
     with pytest.raises(ValueError, match="`first` asks for windows from the first states"):
         finetune(nerd, rough, dataclasses.replace(how, steady=2))
