@@ -10,7 +10,7 @@ WORKERS ?= 2
 help:
 	@echo "make demo    a first run: two robots beside MuJoCo, certified gradients, report.html"
 	@echo "make test    ruff, mypy and pytest"
-	@echo "make bench   every benchmark and experiment, collected in results/index.html (QUICK=1: in short)"
+	@echo "make bench   every benchmark and experiment, collected in results/index.html (QUICK=1: in short, for correctness)"
 	@echo "make lint    ruff and mypy alone;  make format  lets ruff rewrite"
 	@echo "make clean   removes .venv and everything generated"
 
@@ -47,7 +47,7 @@ test: lint
 	@$(BIN)/python -m pytest -n $(WORKERS)
 
 bench: $(VENV)/dev.stamp
-	@$(BIN)/python benchmarks/_all.py $(if $(QUICK),--quick)
+	@$(BIN)/python benchmarks/_all.py $(if $(QUICK),--quick --workers $(WORKERS))
 
 clean:
 	rm -rf $(VENV) build dist results report.html .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info

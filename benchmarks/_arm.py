@@ -42,7 +42,7 @@ def arm(joints: int) -> fx.Model:
         fx.save(fx.load("panda"), Path(folder) / "panda.xml")
         spec = mujoco.MjSpec.from_file(str(Path(folder) / "panda.xml"))
         kept = [f"panda_joint{i}" for i in range(8 - joints, 8)]
-        for x in [*spec.actuators, *spec.joints]:
+        for x in [*spec.equalities, *spec.actuators, *spec.joints]:
             if x.name not in kept:
                 spec.delete(x)
         for joint in spec.joints:

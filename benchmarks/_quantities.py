@@ -78,7 +78,7 @@ def flexor_quantities(points: Points) -> Callable[[Model, Instant], dict[str, ja
         return {
             "poses": jnp.concatenate([pos, rot.reshape(-1, 9)], axis=1),
             "velocities": dyn.body_velocities(model, kin, at.qd),
-            "J frame": dyn.frame_jacobian(model, kin, np.arange(len(model.topology.bodies))),
+            "J frame": dyn.body_jacobian(model, kin, np.arange(len(model.topology.bodies))),
             "J point": dyn.point_jacobian(model, kin, points.bodies, where),
             "rnea": dyn.rnea(model, kin, at.qd, at.qdd, at.wrench),
             "M": dyn.crba(model, kin),

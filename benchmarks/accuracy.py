@@ -46,10 +46,10 @@ TARGET = 1e-9
 INSTANTS = 8
 EPS = float(np.finfo(float).eps)
 SINGULAR = 0.01 / EPS  # condition number from which no digit of a solution can be trusted
-QUICK_URDFS = ("double_pendulum_continuous", "panda")
+QUICK_URDFS = ("double_pendulum_continuous", "laikago", "panda", "ur5_robot", "anymal-kinova", "romeo_small")
 MJCF_FOLDERS = {"gymnasium": "envs/mujoco/assets", "dm_control": "suite"}
 MJCF_LEAST = 12
-QUICK_MJCF = 1  # files of each package in a quick run
+QUICK_MJCF = 3  # files of each package in a quick run
 
 # XLA's newer fusion compiler takes some 15 s for each of these programs, the older one 2 s.
 FAST_COMPILE = {"xla_cpu_use_fusion_emitters": False, "xla_backend_optimization_level": 0}

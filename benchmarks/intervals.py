@@ -107,7 +107,7 @@ def unidentifiable(seed: int) -> Any:
 
 
 def measure(quick: bool) -> Result:
-    problems = 6 if quick else 100
+    problems = 20 if quick else 100
     model = fx.load(PENDULUM)
     begun = time.perf_counter()
     known = np.arange(problems) % 2 == 0

@@ -17,7 +17,7 @@ from _tosses import HALF, START, Tosses, first_impacts, lowest_corner, predict, 
 
 import flexor as fx
 from flexor.nerd import Frames
-from flexor.nerd.steady import steady
+from flexor.nerd.steady import steady_states
 
 NAMES = ("friction", "restitution", "ground", "log10 cfm", "gravity", "cx", "cy", "cz", "ix", "iy", "iz", "hx", "hy", "hz")
 UNIT = np.array([0.01, 0.04, 3e-4, 0.1, 0.05, *[5e-4] * 3, *[0.04] * 3, *[3e-4] * 3])
@@ -94,7 +94,7 @@ def impacts(tosses: Tosses, frames: Frames, model: fx.Model, before: int = 3, le
     """Windows from `before` steps before each landing on, where the instant is steady."""
     q, qd, counts = [], [], []
     recordings = [toss[: n + 1] for toss, n in zip(tosses.q, tosses.steps, strict=True)]
-    for rows, found in zip(recordings, steady(frames, model, recordings, before), strict=True):
+    for rows, found in zip(recordings, steady_states(frames, model, recordings, before), strict=True):
         flying = rows[:, 2] - OUTLINE["hz"] * lowest_corner(rows) > OUTLINE["ground"] + 0.0012
         landing = np.flatnonzero(flying[:-1] & ~flying[1:]) + 1 - before
         for i in np.flatnonzero(np.isin(found.at, landing)):

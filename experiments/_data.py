@@ -3,13 +3,13 @@
 import os
 from pathlib import Path
 
-from _form import Missing
+from _form import NoRecording
 
 
 def recording(name: str) -> Path:
-    """Path of a recording; raises `Missing` with a sentence where it is not on this machine."""
+    """Path of a recording; raises `NoRecording` with a sentence where it is not on this machine."""
     beside = Path(__file__).resolve().parent.parent.parent / "shared" / "data"
     folder = Path(os.environ["FLEXOR_DATA"]) if "FLEXOR_DATA" in os.environ else beside
     if not (folder / name).is_file():
-        raise Missing(f"the recording '{name}' is not in '{folder}'; set FLEXOR_DATA to the folder that holds it.")
+        raise NoRecording(f"the recording '{name}' is not in '{folder}'; set FLEXOR_DATA to the folder that holds it.")
     return folder / name

@@ -56,16 +56,17 @@ from rich.console import Console
 
 import flexor as fx
 from flexor.cli.console import progress
-from flexor.nerd import Finetuning, Frames, Nerd, Transformer, finetune
-from flexor.nerd.training import trainable
+from flexor.nerd import FineContact, Finetuning, Frames, Nerd, PositionLoss, SteadyStarts, Transformer, finetune
+from flexor.nerd.network import trainable
 
 TRAINING = 300
 COUNTS = (50, 100, 300)
 MEMBERS = 3
 KEEP = 0.4  # of the pretrained weights
-HOW: dict[str, Any] = {"single": 0.0, "share": 0.0, "path": 1.0, "pull": 0.0, "steady": 3}
-SHORT: dict[str, Any] = {"window": 15, "batch": 96, "rate": 1.5e-3, "last_rate": 1.5e-5, "limit": 3e3}
-LONG: dict[str, Any] = {"window": 60, "batch": 48, "rate": 3e-4, "last_rate": 1e-5, "limit": 3e2}
+SHORT = Finetuning(
+    losses=(PositionLoss(limit=3e3),), starts=SteadyStarts(3), window=15, batch=96, rate=1.5e-3, last_rate=1.5e-5
+)
+LONG = Finetuning(losses=(PositionLoss(limit=3e2),), starts=SteadyStarts(3), window=60, batch=48, rate=3e-4, last_rate=1e-5)
 BEYOND = np.repeat([0.05, 0.5], 3)  # m/s and rad/s for every m/s of closing speed: what a network's output of one stands for
 MODEL = "cube.safetensors"
 Score = list[tuple[np.ndarray, np.ndarray]]  # from recorded first states, and from those by the flight
@@ -93,7 +94,7 @@ def row(label: str, score: Score, identified: Score) -> dict[str, Any]:
 def bodied(nerd: Nerd, values: dict[str, float]) -> Nerd:
     """The solver over the rigid cube with given parameters, which its card keeps, predicting in units of the closing speed. What
     its network knows goes beyond another base step: `several` lets last layers begin at zero."""
-    frames = dataclasses.replace(nerd.frames, base="fine", substeps=SUBSTEPS, proportional=True)
+    frames = dataclasses.replace(nerd.frames, base=FineContact(SUBSTEPS), proportional=True)
     network = eqx.tree_at(lambda n: n.norms.y_mean, nerd.network, replace_fn=jnp.zeros_like)
     unit = jnp.asarray(np.concatenate([nerd.dt / 4 * BEYOND, BEYOND]), network.embed.dtype)[None]
     # inputs that did not change in the simulated tosses (turning of a cube whose inertia is the same about all axes) do here
@@ -132,7 +133,7 @@ def tuned(nerd: Nerd, keep: float, tosses: Tosses, rounds: list[Finetuning], pat
         "keep": keep,
         "members": MEMBERS,
         "beyond": BEYOND.tolist(),
-        "rounds": [dataclasses.asdict(r) for r in rounds],
+        "rounds": [r.table() for r in rounds],
     }
     if path.is_file() and path.with_suffix(".json").is_file():
         try:
@@ -152,8 +153,8 @@ def tuned(nerd: Nerd, keep: float, tosses: Tosses, rounds: list[Finetuning], pat
 
 
 def identified(nerd: Nerd) -> Nerd:
-    """A loaded solver over the rigid cube that its card knows."""
-    known = nerd.card.get("parameters")
+    """A loaded solver over its rigid cube, whose parameters files of version 1 have in their cards alone."""
+    known = nerd.card.get("parameters") if nerd.card["version"] == 1 else None
     return nerd if known is None else dataclasses.replace(nerd, model=with_body(nerd.model, known))
 
 
@@ -189,11 +190,11 @@ def evaluate(options: argparse.Namespace) -> Result:
         _fits(nerd, path, tosses)
     except (FileNotFoundError, ValueError) as sentence:
         raise Missing(str(sentence)) from sentence
-    gravity = flight_gravity(tosses)
-    scores: Scores = {"nominal": judged(analytic(nerd.model, START, tosses.dt), tosses, gravity)}
+    gravity, cube = flight_gravity(tosses), fx.load("cube")
+    scores: Scores = {"nominal": judged(analytic(cube, START, tosses.dt), tosses, gravity)}
     if "identified" in nerd.card:
-        scores["identified"] = judged(analytic(nerd.model, nerd.card["identified"], tosses.dt), tosses, gravity)
-        scores["with body"] = judged(rigid(nerd.model, nerd.card["with body"], tosses.dt), tosses, gravity)
+        scores["identified"] = judged(analytic(cube, nerd.card["identified"], tosses.dt), tosses, gravity)
+        scores["with body"] = judged(rigid(cube, nerd.card["with body"], tosses.dt), tosses, gravity)
     scores[path.name] = judged(identified(nerd).simulator(), tosses, gravity)
     base = "identified" if "identified" in scores else "nominal"
     rows = [row(label, score, scores[base]) for label, score in scores.items()]
@@ -205,7 +206,9 @@ def _fits(nerd: Nerd, path: Path, tosses: Tosses) -> None:
     if nerd.model.topology != fx.load("cube").topology:
         raise ValueError(f"'{path}' is a solver of '{nerd.model.topology.name}', and tosses are of the package's 'cube'.")
     if not np.isclose(nerd.dt, tosses.dt, rtol=1e-3):
-        raise ValueError(f"'{path}' steps by {nerd.dt:g} s, and the tosses were recorded every {tosses.dt:g} s.")
+        raise ValueError(
+            f"'{path}' was trained for steps of {nerd.dt:g} s, and the tosses were recorded every {tosses.dt:g} s."
+        )
 
 
 def noise(sim: fx.Simulator, tosses: Tosses, gravity: float) -> str:
@@ -230,9 +233,9 @@ def measure(options: argparse.Namespace) -> Result:
 
     def rounds(count: int) -> list[Finetuning]:
         if quick:
-            return [Finetuning(**HOW | SHORT | {"batch": 4, "window": 6}, steps=2)]
+            return [dataclasses.replace(SHORT, batch=4, window=6, steps=2)]
         steps = options.steps * count
-        return [Finetuning(**HOW | SHORT, steps=steps), Finetuning(**HOW | LONG, steps=steps // 5)]
+        return [dataclasses.replace(SHORT, steps=steps), dataclasses.replace(LONG, steps=steps // 5)]
 
     def simulate(values: dict[str, float]) -> fx.Simulator:
         return rigid(nerd.model, values, train.dt)
@@ -241,15 +244,14 @@ def measure(options: argparse.Namespace) -> Result:
         console.print(f"{time.perf_counter() - begun:6.0f} s  {text}")
 
     values = identify(nerd.model, train, 6 if quick else 250)
-    body = identify_body(simulate, nerd.frames, train, values, (0, 1) if quick else (8, 10))
+    body = identify_body(simulate, nerd.frames, train, values, (1, 1) if quick else (8, 10))
     say("identified")
     scores: Scores = {
         "nominal": judged(analytic(nerd.model, START, test.dt), test, gravity),
         "identified": judged(analytic(nerd.model, values, test.dt), test, gravity),
         "with body": judged(simulate(body), test, gravity),
+        "pretrained": judged(nerd.simulator(), test, gravity),
     }
-    if not quick:
-        scores["pretrained"] = judged(nerd.simulator(), test, gravity)
     for count in (4,) if quick else COUNTS:
         some = train.take(np.arange(count))
         hits, fall = impacts(some, nerd.frames, nerd.model), flight_gravity(some)

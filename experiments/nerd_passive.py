@@ -20,7 +20,7 @@ from _form import Check, Result, at_most, equals, run
 from rich.console import Console
 
 import flexor as fx
-from flexor.nerd import Nerd, Passive, Recipe, evaluate_passive, train
+from flexor.nerd import FreeFlight, Nerd, NoBase, Passive, Recipe, evaluate_passive, train
 from flexor.spatial import quat_mul, quat_to_matrix
 from flexor.viz.learned import growth
 
@@ -40,8 +40,8 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "without relative prediction": {"relative": False},
     "without contact inputs": {"contacts": False},
     "without history": {"history": 1},
-    "without coarse contact": {"base": "free"},
-    "without any base step": {"base": "none"},
+    "without coarse contact": {"base": FreeFlight(substeps=5)},
+    "without any base step": {"base": NoBase()},
 }
 PARTS = ("cartpole", "pendulum", "ant", "ablation")
 
@@ -80,11 +80,9 @@ def moved(model: fx.Model, angle: float = 2.0, shift: tuple[float, ...] = (3.0, 
     return eqx.tree_at(lambda m: (m.bodies.pos, m.bodies.quat, m.geoms.pos, m.geoms.quat), model, new)
 
 
-def judged(nerd: Nerd, recipe: Recipe, model: fx.Model, steps: int, rollouts: int) -> Passive:
+def judged(nerd: Nerd, model: fx.Model, steps: int, rollouts: int) -> Passive:
     """Errors with another ground or base."""
-    solver = recipe.simulator().solver
-    there = dataclasses.replace(nerd, model=model)
-    return evaluate_passive(there, solver, recipe.ranges, substeps=recipe.substeps, steps=steps, rollouts=rollouts)
+    return evaluate_passive(dataclasses.replace(nerd, model=model), steps=steps, rollouts=rollouts)
 
 
 def alone(nerd: Nerd) -> Nerd:
@@ -116,8 +114,7 @@ def lines(label: str, result: Passive, horizons: tuple[int, ...]) -> list[dict[s
 def cartpole(options: argparse.Namespace) -> Result:
     """The claims about the cartpole."""
     nerd = fx.nerd.load("cartpole")
-    recipe = Recipe.of(nerd.card["recipe"])
-    result = recipe.evaluate(nerd, steps=1000, rollouts=64 if options.quick else 2048)
+    result = evaluate_passive(nerd, steps=1000, rollouts=64 if options.quick else 2048)
     growth(result, nerd.dt).savefig(options.out / "cartpole.png", dpi=150)
     short, long = result.rows((100, 1000))
     checks = [
@@ -133,20 +130,19 @@ def cartpole(options: argparse.Namespace) -> Result:
 def pendulum(options: argparse.Namespace) -> Result:
     """One network on the seven planes."""
     nerd = fx.nerd.load("double_pendulum_contact")
-    recipe = Recipe.of(nerd.card["recipe"])
     rows: list[dict[str, Any]] = []
     checks: list[Check] = []
     planes = on_planes(nerd.model)
     for name, model in list(planes.items())[slice(1, 2) if options.quick else slice(None)]:
         steps = 1000 if name == 1 and not options.quick else 100
-        result = judged(nerd, recipe, model, steps, 64 if options.quick else 2048)
+        result = judged(nerd, model, steps, 64 if options.quick else 2048)
         rows += lines(f"pendulum, plane {name}", result, (100, 500, 1000))
         error = result.rows((100,))[0]["hinges mean, rad"]
         checks.append(at_most(f"pendulum on plane {name}, 100 steps: mean error of the joints", error, 0.05, "rad"))
         if name == 1:
             growth(result, nerd.dt).savefig(options.out / "pendulum.png", dpi=150)
         if not options.quick:
-            base = judged(alone(nerd), recipe, model, 100, 2048)
+            base = judged(alone(nerd), model, 100, 2048)
             rows += lines(f"pendulum, plane {name}, base step alone", base, (100,))
     return Result(rows, checks, [f"pendulum: {made_of(nerd)}."])
 
@@ -154,8 +150,7 @@ def pendulum(options: argparse.Namespace) -> Result:
 def ant(options: argparse.Namespace) -> Result:
     """The claims about the ant."""
     nerd = fx.nerd.load("ant")
-    recipe = Recipe.of(nerd.card["recipe"])
-    result = recipe.evaluate(nerd, steps=100 if options.quick else 1000, rollouts=64 if options.quick else 2048)
+    result = evaluate_passive(nerd, steps=100 if options.quick else 1000, rollouts=64 if options.quick else 2048)
     growth(result, nerd.dt).savefig(options.out / "ant.png", dpi=150)
     row = result.rows((100,))[0]
     checks = [
@@ -165,7 +160,7 @@ def ant(options: argparse.Namespace) -> Result:
     ]
     rows = lines("ant", result, (100, 500, 1000))
     if not options.quick:
-        rows += lines("ant, base step alone", recipe.evaluate(alone(nerd), steps=100), (100,))
+        rows += lines("ant, base step alone", evaluate_passive(alone(nerd), steps=100), (100,))
     return Result(rows, checks, [f"ant: {made_of(nerd)}."])
 
 
@@ -181,15 +176,15 @@ def ablation(options: argparse.Namespace) -> Result:
     console, begun, rows = Console(stderr=True, highlight=False), time.perf_counter(), []
     with tempfile.TemporaryDirectory() as folder:
         data = recipe.sample(Path(folder) / "pendulum.h5")
-        model = recipe.model()
+        sim = recipe.simulator()
         for label, change in list(ABLATIONS.items())[: 1 if options.quick else None]:
             own = dataclasses.replace(sizes, history=change.get("history", sizes.history))
             flags = {k: v for k, v in change.items() if k != "history"}
-            frames = dataclasses.replace(recipe.frames(model), **flags)
-            network, history = train(model, data, sizes=own, options=how, frames=frames)
+            frames = dataclasses.replace(recipe.frames(sim.model), **flags)
+            nerd = train(sim, data, sizes=own, options=how, frames=frames)
             console.print(f"{time.perf_counter() - begun:6.0f} s  {label}")
-            rows.append({"scene": label, **_judge(Nerd(model, network, frames), recipe, options.quick)})
-            rows[-1]["held-out loss"] = f"{history[-1]['held_out']:.2e}"
+            rows.append({"scene": label, **_judge(nerd, options.quick)})
+            rows[-1]["held-out loss"] = f"{nerd.card['metrics']['held_out']:.2e}"
     worse = sum(float(r["hinges, rad"].split()[0]) <= float(rows[0]["hinges, rad"].split()[0]) for r in rows[1:])
     moved_scene = float(rows[0]["moved scene, rad"]) / float(rows[0]["hinges, rad"].split()[0])
     checks = [
@@ -205,13 +200,13 @@ def ablation(options: argparse.Namespace) -> Result:
     )
 
 
-def _judge(nerd: Nerd, recipe: Recipe, quick: bool) -> dict[str, str]:
+def _judge(nerd: Nerd, quick: bool) -> dict[str, str]:
     """Mean errors over two of the planes, there and with the scene moved."""
     found: list[list[np.ndarray]] = [[], []]
     for name, model in on_planes(nerd.model).items():
         if name in ((1,) if quick else (1, 6)):
             for kept, where in zip(found, (model, moved(model)), strict=True):
-                result = judged(nerd, recipe, where, 100, 16 if quick else 256)
+                result = judged(nerd, where, 100, 16 if quick else 256)
                 assert result.hinges is not None
                 kept.append(np.where(result.diverged[:, -1], np.pi, result.hinges[:, -1]))
     here, there = (np.concatenate(x) for x in found)

@@ -145,7 +145,7 @@ class Drag(fx.nets.Dissipative):
 
 def vacuum(robot: str) -> fx.Simulator:
     """flexor's swimmer: no fluid, and no stops, which no trajectory touches. `ImplicitDamping` is what MuJoCo does."""
-    model = fx.load(robot).astype(jnp.float64)
+    model = fx.load(robot, ignore=["limit"]).astype(jnp.float64)
     return fx.Simulator(model, fx.RigidSolver(contact=None, integrator=fx.ImplicitDamping()), dt=DT)
 
 

@@ -8,6 +8,7 @@ from flexor.augment import Add, Augmentation, Blueprint, Each, Replace, Scale, S
 from flexor.augment import networks as nets
 from flexor.certify import Certificate, certify
 from flexor.contact import NCP, Andersson, BrownMcPhee, Contacts, Hollars, Mixed, Penalty, SmoothedCoulomb
+from flexor.dynamics import difference, frame_jacobian, frame_pose, frame_velocity, frames, integrate, random_state
 from flexor.identify import (
     LBFGS,
     Adam,
@@ -22,6 +23,7 @@ from flexor.identify import (
     discover,
     identify,
 )
+from flexor.model.delay import with_delay
 from flexor.model.description import DescriptionError, ModelWarning
 from flexor.model.model import Control, Model, State
 from flexor.model.parameters import parameters, replace
@@ -29,18 +31,25 @@ from flexor.model.save import save
 from flexor.robots import load
 from flexor.solvers import (
     RK4,
+    AbstractPolicy,
     AbstractSolver,
+    AbstractWrapper,
     HybridSolver,
     ImplicitDamping,
+    Linearization,
     MujocoSolver,
     RigidSolver,
     SemiImplicitEuler,
     Simulator,
     Status,
+    Stepper,
     Substeps,
     Trajectory,
+    linearize,
+    open,
     taps,
 )
+from flexor.solvers.table import solver
 
 __version__ = "0.1.0"
 
@@ -48,7 +57,9 @@ __all__ = [
     "LBFGS",
     "NCP",
     "RK4",
+    "AbstractPolicy",
     "AbstractSolver",
+    "AbstractWrapper",
     "Adam",
     "Add",
     "Andersson",
@@ -66,6 +77,7 @@ __all__ = [
     "HybridSolver",
     "ImplicitDamping",
     "LevenbergMarquardt",
+    "Linearization",
     "Log",
     "Mixed",
     "Model",
@@ -85,21 +97,33 @@ __all__ = [
     "SparseGroupLasso",
     "State",
     "Status",
+    "Stepper",
     "Substeps",
     "Trajectory",
     "Whole",
     "certify",
     "contact",
+    "difference",
     "discover",
     "dynamics",
+    "frame_jacobian",
+    "frame_pose",
+    "frame_velocity",
+    "frames",
     "identify",
+    "integrate",
+    "linearize",
     "load",
     "nerd",
     "nets",
+    "open",
     "parameters",
+    "random_state",
     "replace",
     "save",
     "simd",
+    "solver",
     "spatial",
     "taps",
+    "with_delay",
 ]

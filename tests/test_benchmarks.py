@@ -1,14 +1,12 @@
-"""Every benchmark has the one form: it runs with --quick and writes JSON that says what it found."""
+"""The form of benchmarks and experiments, and what `make bench` makes of a broken one; `make bench QUICK=1` runs them all."""
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parent.parent
-SCRIPTS = sorted(p for p in (ROOT / "benchmarks").glob("*.py") if not p.name.startswith("_"))
 
 
 @pytest.fixture
@@ -17,26 +15,6 @@ def form(monkeypatch):
     import _form
 
     return _form
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda p: p.stem)
-def test_quick_run_has_the_form(script, tmp_path):
-    target = tmp_path / "out.json"
-    command = [sys.executable, str(script), "--quick", "--json", str(target)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
-    assert target.is_file(), done.stderr[-2000:]
-    report = json.loads(target.read_text())
-    assert report["name"] == script.stem
-    assert report["quick"] is True
-    assert {"cores", "processor", "python"} <= set(report["machine"])
-    assert {"jax", "mujoco"} <= set(report["versions"])
-    assert report["rows"]
-    assert all(set(row) == set(report["rows"][0]) for row in report["rows"])
-    assert report["checks"]
-    assert all(set(check) == {"what", "value", "target", "holds"} for check in report["checks"])
-    # the exit status says what the checks say; whether a time holds depends on the machine
-    assert done.returncode == (0 if all(c["holds"] for c in report["checks"]) else 1)
-    assert script.stem in done.stdout
 
 
 def test_checks_compare(form):
@@ -55,6 +33,13 @@ def test_failed_check_ends_with_status_one(form, monkeypatch, capsys):
     assert "DOES NOT HOLD" in capsys.readouterr().out
 
 
+def test_quick_runs_do_not_fail_by_the_clock(form):
+    slow, wrong = form.at_least("speed", 1.0, 2.0, timed=True), form.at_most("error", 1.0, 0.5)
+    assert not slow.fails(quick=True)
+    assert slow.fails(quick=False)
+    assert wrong.fails(quick=True)
+
+
 def test_folder_must_exist(form, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["speed.py", "--json", "no/such/folder.json"])
     with pytest.raises(SystemExit) as left:
@@ -63,22 +48,106 @@ def test_folder_must_exist(form, monkeypatch, capsys):
     assert "does not exist" in capsys.readouterr().err
 
 
-def test_collection_is_one_page(form):
-    import _all
-
-    check = {"what": "speed", "value": 1.0, "target": "<= 2", "holds": True}
-    report = {
+@pytest.fixture
+def whole(form):
+    """A report as a benchmark writes it."""
+    return {
         "name": "speed",
-        "folder": "benchmarks",
         "question": "how fast?",
-        "quick": False,
+        "quick": True,
+        "date": "2026-01-01T00:00:00+00:00",
         "seconds": 1.0,
         "machine": form.machine(),
         "versions": form.versions(),
         "rows": [{"robot": "cube", "s": 0.1}],
-        "checks": [check],
+        "checks": [{"what": "speed", "value": 1.0, "target": "<= 2", "holds": True, "timed": False}],
         "remarks": ["a remark"],
     }
-    html = _all.collect([report]).html()
+
+
+def test_collection_is_one_page(form, whole):
+    import _all
+
+    html = _all.collect([whole | {"folder": "benchmarks"}]).html()
     for words in ("how fast?", "python benchmarks/speed.py", "a remark", "cube"):
         assert words in html
+
+
+def ran(tmp_path, code):
+    """What `make bench QUICK=1` makes of a benchmark with this code."""
+    import _all
+
+    (tmp_path / "benchmarks").mkdir()
+    script = tmp_path / "benchmarks" / "speed.py"
+    script.write_text(code, encoding="utf-8")
+    return _all.run_script(script, tmp_path, quick=True, capture=True)
+
+
+def reports(report, status=0):
+    """Code of a script that writes this report and leaves with this status."""
+    text = json.dumps(report)
+    return f"import sys; open(sys.argv[2], 'w').write({text!r}); sys.exit({status})"
+
+
+def test_sound_run_passes(form, whole, tmp_path, capsys):
+    import _all
+
+    run = ran(tmp_path, reports(whole))
+    assert run.faults == ()
+    assert _all.summarise([run], tmp_path) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "1 passed, 0 failed, 0 skipped"
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "fault"),
+    [
+        ({}, 1, "ended with status 1"),
+        ({"rows": []}, 0, "must have rows"),
+        ({"rows": [{"a": 1}, {"b": 2}]}, 0, "all with the same keys"),
+        ({"checks": []}, 0, "must have checks"),
+        ({"checks": [{"what": "speed"}]}, 0, "each of its checks"),
+        ({"name": "other"}, 0, "the report is of 'other'"),
+        ({"machine": {}}, 0, "does not name the machine"),
+        ({"more": 1}, 0, "must have the keys"),
+    ],
+)
+def test_malformed_report_fails(form, whole, tmp_path, change, status, fault):
+    run = ran(tmp_path, reports(whole | change, status))
+    assert len(run.faults) == 1
+    assert fault in run.faults[0]
+
+
+@pytest.mark.parametrize(("timed", "status"), [(True, 0), (False, 1)])
+def test_unmet_check_fails_unless_it_is_a_time(form, whole, tmp_path, timed, status, capsys):
+    import _all
+
+    check = {"what": "speed", "value": 3.0, "target": "<= 2", "holds": False, "timed": timed}
+    run = ran(tmp_path, reports(whole | {"checks": [check]}, status))
+    assert run.faults == (() if timed else ("does not hold: speed",))
+    assert run.report is not None  # the page shows what was measured
+    assert _all.summarise([run], tmp_path) == status
+    assert capsys.readouterr().out.splitlines()[-1] == f"{1 - status} passed, {status} failed, 0 skipped"
+
+
+@pytest.mark.parametrize(
+    ("code", "fault"),
+    [
+        ("raise ValueError('broken')", "wrote no JSON (exit status 1)"),
+        ("pass", "wrote no JSON (exit status 0)"),
+        ("import sys; open(sys.argv[2], 'w').write('{')", "its JSON cannot be read"),
+    ],
+)
+def test_broken_script_fails(form, tmp_path, code, fault):
+    run = ran(tmp_path, code)
+    assert len(run.faults) == 1
+    assert run.faults[0].startswith(fault)
+    assert ("ValueError: broken" in run.output) == ("ValueError" in code)
+
+
+def test_missing_recording_is_skipped(form, tmp_path, capsys):
+    import _all
+
+    run = ran(tmp_path, f"import sys; sys.exit({_all.SKIPPED})")
+    assert run.skipped
+    assert _all.summarise([run], tmp_path) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "0 passed, 0 failed, 1 skipped"

@@ -10,12 +10,28 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "flexor"
 # Lowest first. `certify` uses solvers and is used by nothing below the command line.
 ORDER = (
-    *("simd", "spatial", "taps", "model", "robots", "dynamics", "contact", "augment", "solvers", "certify", "identify"),
+    *(
+        "simd",
+        "files",
+        "spatial",
+        "taps",
+        "model",
+        "robots",
+        "dynamics",
+        "contact",
+        "augment",
+        "solvers",
+        "certify",
+        "identify",
+    ),
     *("nerd", "ode", "adapt", "control", "envs", "plugins", "viz", "cli"),
 )
 FILES = sorted(PACKAGE.rglob("*.py"))
 LONGEST_FILE, LONGEST_FUNCTION = 500, 60
 HEAVY = (
+    "mujoco",
+    "scipy",
+    "llvmlite",
     "matplotlib",
     "typer",
     "rich",
@@ -76,6 +92,28 @@ def test_the_library_does_not_print():
         calls = [n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.Call)]
         names = {n.func.id for n in calls if isinstance(n.func, ast.Name)}
         assert not names & {"print", "exit", "quit"}, path
+
+
+@pytest.mark.parametrize("folder", ["flexor", "tests", "benchmarks", "experiments"])
+def test_lint_finds_undefined_names(folder):
+    code = '''
+from jaxtyping import Array, Float
+
+
+def twice(q: Float[Array, " nq"], M: Float[Array, "nv nv"]) -> Float[Array, " nq"]:
+    """A name that nobody defined."""
+    return twise(q)
+'''
+    options = ["--output-format", "concise", "--stdin-filename", f"{folder}/planted.py", "-"]
+    command = [sys.executable, "-m", "ruff", "check", *options]
+    done = subprocess.run(command, input=code, capture_output=True, text=True, check=False, cwd=PACKAGE.parent)
+    found = [line for line in done.stdout.splitlines() if "planted.py" in line]
+    assert len(found) == 1, done.stdout + done.stderr
+    assert "F821 Undefined name `twise`" in found[0]
+
+
+def test_the_package_says_that_it_is_typed():
+    assert (PACKAGE / "py.typed").is_file()
 
 
 def test_import_is_light_and_leaves_jax_alone():

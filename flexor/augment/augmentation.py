@@ -68,9 +68,9 @@ class Augmentation(eqx.Module):
         """Raises when the robot is not the one the networks were made for."""
         self.on(Layout.of(model, self.layout.taps))
 
-    def known(self) -> "Augmentation":
-        """Without the entries whose networks are known to change nothing, as those of fresh `Add` and `Scale` are. A program made
-        of what is left is the program without them, to the last bit."""
+    def simplified(self) -> "Augmentation":
+        """Without the entries whose networks change nothing, as their concrete weights tell: those of fresh `Add` and `Scale`. A
+        program made of what is left is the program without them, to the last bit."""
         pairs = zip(self.entries, self.networks, strict=True)
         kept = [(e, n) for e, n in pairs if not (e.mode.fresh and all(x.silent() for x in n))]
         if len(kept) == len(self.entries):

@@ -1,20 +1,18 @@
 """Augmentations in files: weights as safetensors, everything else as JSON beside them."""
 
-import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from flexor.augment.augmentation import Augmentation
 from flexor.augment.blueprint import MODES, SCOPES, Blueprint, Entry
 from flexor.augment.layout import Layout
 from flexor.augment.networks import from_json, to_json
+from flexor.files import array_bytes, digest, json_bytes, read_arrays, write_whole
 
 FORMAT = "flexor augmentation"
 VERSION = 1
@@ -23,21 +21,16 @@ VERSION = 1
 def save(augmentation: Augmentation, path: str | os.PathLike[str]) -> Path:
     """Writes both files whole or not at all; the JSON carries a digest of the weights, so that the two are known to belong
     together."""
-    from safetensors.numpy import save as serialise
-
     path = _checked(path)
-    if not path.parent.is_dir():
-        raise FileNotFoundError(f"cannot write '{path}': the folder '{path.parent}' does not exist.")
-    weights = serialise({name: np.asarray(x) for name, x in _named(augmentation).items()})
+    weights = array_bytes(_named(augmentation))
     data = {
         "format": FORMAT,
         "version": VERSION,
-        "weights": {"file": path.name, "sha256": hashlib.sha256(weights).hexdigest()},
+        "weights": {"file": path.name, "sha256": digest(weights)},
         "blueprint": [_entry_to_json(e) for e in augmentation.entries],
         "robot": _layout_to_json(augmentation.layout),
     }
-    text = json.dumps(data, indent=1, ensure_ascii=False)
-    _write({path: weights, path.with_suffix(".json"): text.encode()})
+    write_whole({path: weights, path.with_suffix(".json"): json_bytes(data)})
     return path
 
 
@@ -55,11 +48,11 @@ def load(path: str | os.PathLike[str]) -> Augmentation:
         if data["version"] > VERSION:
             raise ValueError(f"it has version {data['version']}, and this flexor reads up to {VERSION}")
         entries = tuple(_entry_from_json(e) for e in data["blueprint"])
-        layout, digest = _layout_from_json(data["robot"]), data["weights"]["sha256"]
+        layout, wanted = _layout_from_json(data["robot"]), data["weights"]["sha256"]
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"'{beside}' is not whole: {error}.") from error
+        raise ValueError(f"'{beside}' is corrupt: {error}.") from error
     raw = path.read_bytes()
-    if hashlib.sha256(raw).hexdigest() != digest:
+    if digest(raw) != wanted:
         raise ValueError(
             f"'{path}' is not the file of weights that '{beside.name}' describes: truncated, changed or of another run."
         )
@@ -73,22 +66,6 @@ def _checked(path: str | os.PathLike[str]) -> Path:
     return path
 
 
-def _write(contents: dict[Path, bytes]) -> None:
-    made: list[tuple[str, Path]] = []
-    try:
-        for path, content in contents.items():
-            handle, name = tempfile.mkstemp(dir=path.parent, suffix=path.suffix)
-            made.append((name, path))
-            with os.fdopen(handle, "wb") as file:
-                file.write(content)
-        for name, path in made:
-            os.replace(name, path)
-    except BaseException:
-        for name, _ in made:
-            Path(name).unlink(missing_ok=True)
-        raise
-
-
 def _named(augmentation: Augmentation) -> dict[str, Any]:
     """Weights by their place: "0.0.layers.0.weight" is entry 0, group 0, first layer."""
     leaves = jax.tree_util.tree_leaves_with_path(augmentation.networks)
@@ -97,9 +74,7 @@ def _named(augmentation: Augmentation) -> dict[str, Any]:
 
 def _filled(fresh: Augmentation, raw: bytes) -> Augmentation:
     """The augmentation with the weights of a file."""
-    from safetensors.numpy import load as parse
-
-    stored, wanted = parse(raw), _named(fresh)
+    stored, wanted = read_arrays(raw), _named(fresh)
     bad = [n for n in {**wanted, **stored} if n not in stored or n not in wanted or stored[n].shape != wanted[n].shape]
     if bad:
         raise ValueError(f"the weights '{bad[0]}' do not fit the blueprint beside them.")

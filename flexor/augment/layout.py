@@ -16,7 +16,7 @@ from jaxtyping import Array, Float
 
 from flexor.contact.detect import candidates
 from flexor.model.model import Model
-from flexor.model.topology import JOINT_NV, Joint, Topology
+from flexor.model.topology import INDEX, JOINT_NV, Joint, Topology
 from flexor.spatial import quat_to_matrix
 
 
@@ -134,7 +134,7 @@ def _coordinates(layout: Layout) -> _Coordinates:
         else:
             plain += range(start, start + (3 if j.kind == "free" else 0))
             quat.append(list(range(start + (3 if j.kind == "free" else 0), start + (7 if j.kind == "free" else 4))))
-    return _Coordinates(np.array(plain, int), np.array(angle, int), np.array(quat, int).reshape(-1, 4))
+    return _Coordinates(np.array(plain, INDEX), np.array(angle, INDEX), np.array(quat, INDEX).reshape(-1, 4))
 
 
 def encode(layout: Layout, tap: str, value: Array) -> Float[Array, " n"]:

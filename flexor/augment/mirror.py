@@ -9,6 +9,7 @@ import numpy as np
 from flexor.augment.blueprint import Entry, split
 from flexor.augment.layout import Atom, Layout
 from flexor.augment.networks import Symmetric
+from flexor.model.topology import INDEX
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +47,7 @@ class Mirror:
 
     def inputs(self, read: Sequence[tuple[int, str]]) -> tuple[np.ndarray, np.ndarray]:
         """Where the mirror images of the given columns stand in z, and their signs."""
-        take = np.array([c for c, _ in read])
+        take = np.array([c for c, _ in read], INDEX)
         unknown = [label for c, label in read if self.column[c] < 0]
         if unknown:
             raise ValueError(f"Symmetric mirrors hinges and slides; '{unknown[0]}' belongs to neither, so leave it out.")
@@ -54,7 +55,7 @@ class Mirror:
 
     def mixes(self, read: Sequence[tuple[int, str]]) -> bool:
         """Whether the mirror changes anything in the given columns."""
-        take = np.array([c for c, _ in read])
+        take = np.array([c for c, _ in read], INDEX)
         other, sign = self.inputs(read)
         return bool((other != take).any() or (sign < 0).any())
 
@@ -76,7 +77,7 @@ class Mirror:
     def outputs(self, elements: Sequence[Atom]) -> tuple[np.ndarray, np.ndarray]:
         """Place and sign of the mirror image of every element."""
         at = [self.partner(elements, k) for k in range(len(elements))]
-        return np.array(at), np.array([self.sign_of(e) for e in elements])
+        return np.array(at, INDEX), np.array([self.sign_of(e) for e in elements])
 
     def _joint(self, element: Atom) -> int:
         j = int(self.layout.topology.dof_joint[element.owner])

@@ -50,8 +50,8 @@ class Draw:
 class Layer(eqx.Module):
     """weight x + bias."""
 
-    weight: Float[Array, "n_out n_in"]
-    bias: Float[Array, " n_out"]
+    weight: Float[Array, "*copies n_out n_in"]
+    bias: Float[Array, "*copies n_out"]
 
     def __call__(self, x: Float[Array, " n_in"]) -> Float[Array, " n_out"]:
         return self.weight @ x + self.bias
@@ -67,7 +67,7 @@ class Perceptron(eqx.Module):
         """Whether the result is known to be zero whatever the input."""
         return _zero(self.layers[-1].weight, self.layers[-1].bias)
 
-    def __call__(self, x: Float[Array, " n_in"], v: Float[Array, " n_out"] | None = None) -> Float[Array, " n_out"]:
+    def __call__(self, x: Float[Array, " n_in"], v: Float[Array, " n"] | None = None) -> Float[Array, " n_out"]:
         for layer in self.layers[:-1]:
             x = ACTIVATIONS[self.activation](layer(x))
         return self.layers[-1](x)
@@ -77,7 +77,7 @@ class Damper(eqx.Module):
     """-D(x) v with D = A(x)^T diag(max(g, 0)) A(x) and A(x) = 1 + inner(x): positive semidefinite whatever the weights."""
 
     inner: Perceptron
-    gain: Float[Array, " n"]
+    gain: Float[Array, "*copies n"]
 
     def silent(self) -> bool:
         """Whether the force is known to be zero."""

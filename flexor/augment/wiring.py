@@ -15,6 +15,7 @@ from flexor.augment.blueprint import CONJUGATE, Entry, Shared, Whole, split
 from flexor.augment.layout import Atom, Layout
 from flexor.augment.mirror import Mirror
 from flexor.augment.networks import Conservative, Dissipative, guarantee
+from flexor.model.topology import INDEX
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,7 +108,7 @@ class _Wiring:
             for atom in self.layout.atoms(tap):
                 for c, scaled in zip(atom.columns, atom.scaled, strict=True):
                     divide[self.start[tap] + c] = self.entry.scale(name, tap) if scaled else 1.0
-        put = np.array([c for e in self.elements for c in e.columns], dtype=int)
+        put = np.array([c for e in self.elements for c in e.columns], dtype=INDEX)
         multiply = self.entry.scale(self.entry.output, self.tap)
         velocity = self.velocity[0] if self.velocity else None
         parts = (self.entry, self.tap, self.names, divide, multiply, tuple(groups), pick, weight, put)
@@ -165,20 +166,20 @@ class _Wiring:
     def _work(self, elements: Sequence[Atom]) -> np.ndarray:
         """Places of the velocities on which the elements' forces do work; empty where no network asks for them."""
         if not self.velocity:
-            return np.zeros(0, dtype=int)
+            return np.zeros(0, dtype=INDEX)
         tap, parts, _ = self.velocity
         size = int(np.prod(dict(self.layout.taps)[tap][1:]))
         per = range(size) if parts is None else parts
-        return np.array([e.owner * size + k for e in elements for k in per], dtype=int)
+        return np.array([e.owner * size + k for e in elements for k in per], dtype=INDEX)
 
     # scopes
 
     def _whole(self, mirror: Mirror | None) -> tuple[list[Group], np.ndarray, np.ndarray]:
         read = self._read(None)
-        take, v = np.array([c for c, _ in read]), self._work(self.elements)
+        take, v = np.array([c for c, _ in read], INDEX), self._work(self.elements)
         n_out = sum(len(e.columns) for e in self.elements)
         labels, columns = (self.entry.output,), (tuple(label for _, label in read),)
-        one, first = np.zeros(1, dtype=int), np.arange(n_out)[None]
+        one, first = np.zeros(1, dtype=INDEX), np.arange(n_out, dtype=INDEX)[None]
         if mirror is None:
             group = Group(take[None], None, one, v[None], np.full((1, len(v)), self._sense), n_out, labels, columns)
             return [group], first, np.ones((1, n_out))
@@ -186,7 +187,7 @@ class _Wiring:
         at, factor = mirror.outputs(self.elements)
         v_other, v_sign = (v[at], factor) if len(v) else (v, np.ones(0))
         group = Group(
-            np.stack([take, other]), np.stack([np.ones(len(take)), sign]), np.zeros(2, dtype=int),
+            np.stack([take, other]), np.stack([np.ones(len(take)), sign]), np.zeros(2, dtype=INDEX),
             np.stack([v, v_other]), self._sense * np.stack([np.ones(len(v)), v_sign]), n_out, labels, columns,
         )  # fmt: skip
         return [group], np.concatenate([first, n_out + at[None]]), np.stack([np.full(n_out, 0.5), 0.5 * factor])
@@ -212,7 +213,7 @@ class _Wiring:
             groups.append(
                 Group(
                     np.stack([r.take for r in mine]), np.stack([r.sign for r in mine]) if mirror else None,
-                    np.array([labels.index(key) for key in keys]), np.stack([r.v_take for r in mine]),
+                    np.array([labels.index(key) for key in keys], INDEX), np.stack([r.v_take for r in mine]),
                     np.stack([r.v_sign for r in mine]), len(self.elements[0].columns), tuple(labels), tuple(columns),
                 )
             )  # fmt: skip
@@ -222,7 +223,7 @@ class _Wiring:
     def _picked(self, order: list["_Run"]) -> tuple[np.ndarray, np.ndarray]:
         n = len(self.elements[0].columns)
         terms = max(sum(r.element == k for r in order) for k in range(len(self.elements)))
-        pick = np.zeros((terms, len(self.elements) * n), dtype=int)
+        pick = np.zeros((terms, len(self.elements) * n), dtype=INDEX)
         weight = np.zeros((terms, len(self.elements) * n))
         for k in range(len(self.elements)):
             mine = [i for i, r in enumerate(order) if r.element == k]
@@ -235,7 +236,7 @@ class _Wiring:
     def _runs(self, k: int, element: Atom, mirror: Mirror | None) -> list["_Run"]:
         def run(source: int, mirrored: bool) -> _Run:
             read = self._read(self.elements[source])
-            take, sign, factor = np.array([c for c, _ in read]), np.ones(len(read)), 1.0
+            take, sign, factor = np.array([c for c, _ in read], INDEX), np.ones(len(read)), 1.0
             if mirrored and mirror is not None:
                 (take, sign), factor = mirror.inputs(read), mirror.sign_of(element)
             v = self._work([element])

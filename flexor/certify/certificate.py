@@ -43,6 +43,11 @@ KINDS: dict[str, Callable[[Model], Array]] = {
     "contact damping": lambda m: m.pairs.damping,
     "CFM": lambda m: m.pairs.cfm,
     "Baumgarte": lambda m: m.pairs.baumgarte,
+    "equality coefficients": lambda m: m.equalities.coefficients,
+    "equality CFM": lambda m: m.equalities.cfm,
+    "equality Baumgarte": lambda m: m.equalities.baumgarte,
+    "equality stiffness": lambda m: m.equalities.stiffness,
+    "equality damping": lambda m: m.equalities.damping,
     "shape position": lambda m: m.geoms.pos,
     "shape size": lambda m: m.geoms.size,
     "gravity": lambda m: m.gravity,
@@ -73,7 +78,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Certificate:
-    """Rows of the table, and remarks on modes that the robot could not be brought into."""
+    """Rows of the table, and remarks on modes that are not covered."""
 
     robot: str
     rows: list[Row]
@@ -111,9 +116,15 @@ def certify(model: Model, *, steps: int = 12, dt: float = 2e-3, seed: int = 0) -
         if model.topology.pairs and not np.any(np.asarray(model.pairs.restitution) > 0):
             model = replace(model, {"pair.*.restitution": 0.3})
         made = scenes(model, seed, dt)
-        remarks = [f"no state was found from which the robot is {m}" for m in MODES if m not in {s.mode for s in made}]
+        remarks = [
+            f"the mode '{m}' is not covered: no state was found that leads to it"
+            for m in MODES
+            if m not in {s.mode for s in made}
+        ]
         if not model.topology.pairs:
-            remarks = ["the robot has nothing to touch: airborne only (load with ground=True for a ground)"]
+            remarks = [
+                "only the mode 'airborne' is covered: the robot has nothing to touch (ground=True, or --ground, adds a plane)"
+            ]
         rows: list[Row] = []
         for contact in (NCP(iterations=50, tolerance=1e-13), Penalty()):
             rows += _certify_contact(model, contact, made, steps, dt, seed, remarks)
@@ -147,7 +158,7 @@ def _certify_contact(
 
     gradient = jit_once(jax.vmap(jax.grad(rollout, argnums=(0, 2, 3, 4), has_aux=True), (None, 0, 0, 0, None)))
     (dm, dmove, dqd, du), taps = gradient(model, start, jnp.zeros_like(qd), qd, u)
-    remarks += _unmet(type(contact).__name__, made, taps)
+    remarks += _uncovered(type(contact).__name__, made, taps)
     directions = {name: _direction(leaf(model), rng) for name, leaf in KINDS.items()}
     values = _line_values(rollout, model, start, qd, u, directions, rng)
     gradients = {**{name: leaf(dm) for name, leaf in KINDS.items()}, "position": dmove, "velocity": dqd, "control": du}
@@ -225,23 +236,33 @@ def _coordinates(model: Model, q: Array) -> Array:
     return q[np.array(picks, dtype=int)]
 
 
-def _unmet(contact: str, made: list[Scene], taps: dict[str, Array]) -> list[str]:
-    """Remarks on scenes whose rollout did not show their mode."""
+def _uncovered(contact: str, made: list[Scene], taps: dict[str, Array]) -> list[str]:
+    """Remarks on scenes whose rollout did not pass through their mode, with what happened instead."""
     if not taps:
         return []
     remarks = []
     forces, velocities = (np.asarray(taps[name]) for name in ("contact.normal_force", "contact.relative_velocity"))
     for scene, force, velocity in zip(made, forces, velocities, strict=True):
-        touches = force > 0
-        touched = touches.any(axis=-1)
-        slip = np.linalg.norm(velocity[..., 1:], axis=-1)[touches].max(initial=0.0)
-        shown = {
-            "airborne": not touched.any(),
-            "touching": touched.any() and not touched[0],
-            "sliding": slip > 0.1,
-            "sticking": touched.any() and slip < 0.1,
-            "lifting off": (touches[:-1] & ~touches[1:]).any(),
-        }
-        if not shown[scene.mode]:
-            remarks.append(f"{contact}: the rollout meant to be {scene.mode} turned out otherwise")
+        instead = _instead(scene.mode, force > 0, np.linalg.norm(velocity[..., 1:], axis=-1))
+        if instead:
+            remarks.append(
+                f"{contact}: the mode '{scene.mode}' is not covered, the robot {instead}; "
+                "the derivatives under it are those of that motion"
+            )
     return remarks
+
+
+def _instead(mode: str, touches: np.ndarray, slip: np.ndarray) -> str:
+    """What a rollout did that did not pass through its mode, empty where it did. Touches and slip are (steps, contacts)."""
+    touched = np.asarray(touches.any(axis=-1))
+    fastest = slip[touches].max(initial=0.0)
+    if mode == "airborne":
+        return "touched something" if touched.any() else ""
+    if not touched.any():
+        return "touched nothing"
+    return {
+        "touching": "was in contact from the start" if touched[0] else "",
+        "sliding": "" if fastest > 0.1 else "did not slide",
+        "sticking": "slid" if fastest >= 0.1 else "",
+        "lifting off": "" if (touches[:-1] & ~touches[1:]).any() else "stayed in contact",
+    }[mode]

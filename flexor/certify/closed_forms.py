@@ -35,6 +35,11 @@ _BLOCK = """<mujoco model="block"><worldbody>
     <geom name="block" type="box" size="0.2 0.2 0.1" mass="1.5" friction="0.4"/></body>
 </worldbody></mujoco>"""
 
+_WHEELS = """<mujoco><option gravity="0 0 0"/><worldbody>
+  <body name="a"><joint name="a" axis="0 0 1"/><inertial pos="0 0 0" mass="1" diaginertia="1 1 1"/></body>
+  <body name="b"><joint name="b" axis="0 0 1"/><inertial pos="0 0 0" mass="1" diaginertia="1 1 1"/></body>
+</worldbody><equality><joint name="gear" joint1="a" joint2="b"/></equality></mujoco>"""
+
 # What runs once need not be optimised: a quarter of the compile time on CPUs.
 jit_once = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False})
 
@@ -46,6 +51,7 @@ def closed_forms() -> Iterator[Numbers]:
     yield from _bouncing_ball()
     yield from _colliding_balls()
     yield from _sliding_and_sticking_block()
+    yield from _geared_wheels()
 
 
 def _rows(problem: str, names: tuple[str, ...], values: Array, exact: Array, tolerance: float) -> Iterator[Numbers]:
@@ -123,3 +129,23 @@ def _sliding_and_sticking_block() -> Iterator[Numbers]:
     yield from _rows("sliding block", names, values, jnp.array(exact), 10 * dt)
     values = gradient(jnp.array([0.0, friction, gravity, push]))[np.array([3, 1])]
     yield from _rows("sticking block", ("way by push", "way by friction"), values, jnp.zeros(2), 1e-6)
+
+
+def _geared_wheels() -> Iterator[Numbers]:
+    """Angle of a wheel b under a torque, a second wheel a = k b geared to it: tau t (t + h) / 2 / (I_b + k^2 I_a), as the steps
+    sum it up. No compliance, so exact."""
+    model, dt, steps = load(_WHEELS, dtype=jnp.float64), 1e-2, 50
+    model = eqx.tree_at(lambda m: m.equalities.cfm, model, jnp.zeros(1))
+
+    def f(p: Array) -> Array:
+        inertia = model.bodies.inertia.at[1:, 2].set(p[2:])
+        gear = model.equalities.coefficients.at[0, 1].set(p[0])
+        own = eqx.tree_at(lambda m: (m.bodies.inertia, m.equalities.coefficients), model, (inertia, gear))
+        return _final(own, None, None, steps, dt, jnp.stack([0 * p[1], p[1]])).q[1]
+
+    def exact(p: Array) -> Array:
+        return p[1] * steps * (steps + 1) * dt**2 / 2 / (p[3] + p[0] ** 2 * p[2])
+
+    names = ("angle by gear", "by torque", "by inertia of the other", "by its own inertia")
+    at = jnp.array([-2.5, 0.7, 0.3, 0.8])
+    yield from _rows("geared wheels", names, jit_once(jax.grad(f))(at), jax.grad(exact)(at), 1e-9)

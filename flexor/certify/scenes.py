@@ -10,10 +10,12 @@ import numpy as np
 from jaxtyping import Array
 
 from flexor.contact import contact_jacobian, detect
+from flexor.contact.equality import violation
 from flexor.dynamics import crba, forward_kinematics, integrate
 from flexor.model.model import Model
 
 Line = Callable[[float], Array]
+SLACK = 1e-4  # rad or m by which equalities are violated at the start, so that their stabilisation has something to do
 MODES = ("airborne", "touching", "sliding", "sticking", "lifting off")
 
 
@@ -62,7 +64,16 @@ def _configuration(model: Model, rng: np.random.Generator) -> Array:
         low, high = np.asarray(model.joints.range[j])
         margin = 0.2 * (high - low)
         q[t.q_start[j]] = np.clip(q[t.q_start[j]], low + margin, high - margin)
-    return integrate(model, jnp.asarray(q), jnp.asarray(0.03 * rng.normal(size=t.nv)))
+    return _moved(model, jnp.asarray(q), 0.03 * rng.normal(size=t.nv))
+
+
+def _moved(model: Model, q: Array, displacement: np.ndarray) -> Array:
+    """q after a displacement, joints that are tied to others brought back to where these want them, but for `SLACK`."""
+    q, equalities = integrate(model, q, jnp.asarray(displacement)), model.topology.equalities
+    tied = model.topology.q_start[np.array([e.first for e in equalities], int)]
+    for _ in equalities:  # a joint may be tied to one that is tied itself
+        q = q.at[tied].add(SLACK - violation(model, q)[0])
+    return q
 
 
 def _touching(
@@ -96,15 +107,15 @@ def _lines(model: Model, rng: np.random.Generator, q: Array) -> Iterator[Line]:
         gravity = np.asarray(model.gravity)
         unit = gravity / np.linalg.norm(gravity) if np.any(gravity) else np.array([0.0, 0.0, -1.0])
         down[t.v_start[free[0]] : t.v_start[free[0]] + 3] = unit
-        yield lambda s: integrate(model, q, jnp.asarray(3.0 * down * (s - 0.5)))
+        yield lambda s: _moved(model, q, 3.0 * down * (s - 0.5))
     for _ in range(40):
         direction = rng.normal(size=t.nv)
-        start = integrate(model, q, jnp.asarray(0.3 * rng.normal(size=t.nv)))
+        start = _moved(model, q, 0.3 * rng.normal(size=t.nv))
         yield partial(_ahead, model, start, direction)
 
 
 def _ahead(model: Model, start: Array, direction: np.ndarray, s: float) -> Array:
-    return integrate(model, start, jnp.asarray(2.0 * direction * s))
+    return _moved(model, start, 2.0 * direction * s)
 
 
 def _with_contact_velocity(model: Model, q: Array, qd: Array, wanted: Array) -> Array:

@@ -1,5 +1,7 @@
 """The `flexor` program: its commands, and how errors of the library reach the user."""
 
+import os
+import sys
 from importlib import metadata
 from typing import Annotated, Any
 
@@ -23,6 +25,9 @@ class Program(TyperGroup):
         with console.warnings_as_lines():
             try:
                 return super().invoke(ctx)
+            except KeyboardInterrupt:
+                console.fail("interrupted; no unfinished file was left behind.")
+                raise typer.Exit(console.INTERRUPTED) from None
             except Exception as error:
                 if ctx.meta["flexor.debug"] or not _is_sentence(error):
                     raise
@@ -42,6 +47,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    rich_markup_mode=None,
     help="Robot dynamics with gradients. FILE is a URDF or MJCF file, or the name of a robot such as `quadruped`.",
 )
 app.command()(info.info)
@@ -70,4 +76,11 @@ def _options(
 
 def main() -> None:
     """Entry point of the console script."""
-    app(prog_name="flexor")
+    try:
+        app(prog_name="flexor")
+    except SystemExit as end:
+        if console.is_abandoned():  # an interrupted compilation: Python would wait for it, or end it in the middle
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code if isinstance(end.code, int) else 1)
+        raise

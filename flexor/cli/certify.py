@@ -3,41 +3,46 @@
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from flexor.cli import console
-from flexor.cli.loading import File, Floating, Ground, Ignore, load_robot, use_float64
+from flexor.cli.loading import Robot, size, takes_robot, use_float64
 
-COLUMNS = ("contact", "mode", "derivative to", ">value", ">reference", ">error", ">tolerance", "")
-FIELDS = ("contact", "mode", "what", "value", "reference", "error", "tolerance", "holds")
+COLUMNS = ("derivative with respect to", ">value", ">reference", ">error", ">tolerance", "")
+FIELDS = ("what", "value", "reference", "error", "tolerance", "holds")
 
 
+@takes_robot
 def certify(
-    file: File,
-    floating: Floating = False,
-    ground: Ground = False,
-    ignore: Ignore = None,
+    robot: Robot,
     everything: Annotated[bool, typer.Option("--all", help="Show also derivatives that are zero in their mode.")] = False,
 ) -> None:
     """Compare derivatives with finite differences and closed forms in float64; exit status 1 when one is off."""
     use_float64()
     from flexor.certify import certify as run
 
-    model = load_robot(file, floating, ground, ignore)
-    with console.spinner(f"certifying the derivatives of {model.topology.name}, one compilation for each contact model"):
-        certificate = run(model)
+    model = robot.load()
+    text = f"certifying {model.topology.name}, {size(model)}: gradients are compiled for each contact model, some minutes"
+    with console.spinner(text):
+        certificate = console.interruptible(lambda: run(model))
     out = console.out()
-    out.print(console.table(f"Certificate of {model.topology.name}", COLUMNS, table_rows(certificate, everything)), "")
+    out.print(f"[bold]Certificate of {escape(model.topology.name)}[/]\n")
+    for (contact, mode), rows in tables(certificate, everything).items():
+        out.print(console.table(f"{contact}, {mode}", COLUMNS, rows), "")
     for remark in certificate.remarks:
-        out.print(f"note: {remark}", markup=False)
+        out.print(f"note: {remark}", markup=False, soft_wrap=True)
     out.print(verdict(certificate))
     if not certificate.ok:
         raise typer.Exit(1)
 
 
-def table_rows(certificate: Any, everything: bool = False) -> list[list[Any]]:
-    """The rows of a certificate; without `everything` only those that have an influence, or are off."""
-    shown = [row for row in certificate.rows if everything or row.influence or not row.holds]
-    return [[getattr(row, field) for field in FIELDS] for row in shown]
+def tables(certificate: Any, everything: bool = False) -> dict[tuple[str, str], list[list[Any]]]:
+    """Rows of the tables, by contact model and mode; without `everything` only those that have an influence, or are off."""
+    found: dict[tuple[str, str], list[list[Any]]] = {}
+    for row in certificate.rows:
+        if everything or row.influence or not row.holds:
+            found.setdefault((row.contact, row.mode), []).append([getattr(row, field) for field in FIELDS])
+    return found
 
 
 def verdict(certificate: Any) -> str:

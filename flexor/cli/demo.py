@@ -28,18 +28,15 @@ def demo(
         raise FileNotFoundError(f"cannot write '{report}': the folder '{report.parent}' does not exist.")
     start = time.perf_counter()
     # the certificate has a process of its own: it compiles on one core while the robots move on the other
-    with get_context("spawn").Pool(1) as pool, console.err().status("loading robots …") as status:
-
-        def tell(text: str) -> None:
-            status.update(f"{text} …")
-
+    with get_context("spawn").Pool(1) as pool, console.spinner("loading robots") as tell:
         promise = None if quick else pool.apply_async(certify_cube)
         swings = swing(load("double_pendulum"), 0.5 if quick else 3.0, tell)
         dropped = drop(load("quadruped"), 0.6 if quick else 2.0, tell)
         identified = chapter(quick, tell)
         learned = learned_chapter(quick, tell)
         checks = [*swing_checks(swings), *fall_checks(dropped), *(() if quick else rest_checks(dropped))]
-        tell("certifying the gradients of the cube")
+        if promise is not None:
+            tell("certifying the gradients of the cube")
         certificate = None if promise is None else promise.get(timeout=1800)
         tell("writing the page")
         page(swings, dropped.runs, checks, identified, learned, certificate, time.perf_counter() - start).save(report)

@@ -6,8 +6,7 @@ from collections.abc import Callable
 import numpy as np
 
 from flexor.cli.demo_runs import Run
-from flexor.nerd import Recipe, load
-from flexor.solvers import Simulator, Substeps
+from flexor.nerd import load
 
 START = np.array([[0.2, 2.0], [0.5, 0.0]])  # m and rad from upright, m/s and rad/s
 
@@ -15,8 +14,7 @@ START = np.array([[0.2, 2.0], [0.5, 0.0]])  # m and rad from upright, m/s and ra
 def chapter(quick: bool, tell: Callable[[str], None]) -> list[Run]:
     """Passive motion under the true physics and under the learned one."""
     nerd = load("cartpole")
-    recipe = Recipe.of(nerd.card["recipe"])
-    true = Simulator(nerd.model, Substeps(recipe.simulator().solver, recipe.substeps), dt=nerd.dt)
+    true = nerd.true_simulator()
     runs = []
     for label, sim in (("true", true), ("learned", true.with_solver(nerd.solver()))):
         tell(f"cartpole: {label} physics")

@@ -9,10 +9,11 @@ from typing import Any
 import matplotlib.figure
 import numpy as np
 
-from flexor.cli.certify import COLUMNS, table_rows
+from flexor.cli.certify import COLUMNS, tables
 from flexor.cli.demo_pendulum import Chapter
 from flexor.cli.demo_runs import DT, PENALTY_DT, Check, Run, support
-from flexor.viz import Actor, Animation, Code, Figure, Interval, Report, Section, Table
+from flexor.viz import Actor, Animation, Code, Figure, Report, Section, Table
+from flexor.viz.identification import between
 from flexor.viz.plots import lines, styled
 
 STAGES = {"measured": "#7a8793", "as described": "#e4792b", "identified": "#2f7ed8", "identified and augmented": "#3f9b6c"}
@@ -115,8 +116,10 @@ def _quadruped(runs: Sequence[Run]) -> Section:
 
 def _identified(chapter: Chapter) -> Section:
     """Before and after, in one picture."""
-    rows = [[r["parameter"], r["start"], r["estimate"], Interval(r["start"], r["low"], r["estimate"], r["high"])]
-            for r in chapter.fit.rows()]  # fmt: skip
+    rows = [
+        [r["parameter"], r["start"], r["estimate"], *between(r["start"], r["low"], r["estimate"], r["high"])[1:]]
+        for r in chapter.fit.rows()
+    ]
     kind = "Recorded" if chapter.real else "Synthetic"
     text = (
         f"{kind}: {chapter.source}. Its angles are all that is used. A model of two uniform bars of the stated lengths is fitted "
@@ -206,10 +209,10 @@ def _gradients(certificate: Any) -> list[Section]:
         [contact, mode, len(group), max(float(row.error) for row in group), all(bool(row.holds) for row in group)]
         for (contact, mode), group in groups.items()
     ]
-    rows = table_rows(certificate)
+    rows = [[*key, *row] for key, group in tables(certificate).items() for row in group]
     blocks = [
         Table(["contact", "mode", "derivatives", "largest relative error", ""], worst, "; ".join(certificate.remarks)),
-        Table([c.removeprefix(">") for c in COLUMNS], rows, folded=f"All {len(rows)} derivatives"),
+        Table(["contact", "mode", *(c.removeprefix(">") for c in COLUMNS)], rows, folded=f"All {len(rows)} derivatives"),
     ]
     text = (
         "Derivatives of rollouts with respect to state, control and every kind of parameter, in each contact mode, against "

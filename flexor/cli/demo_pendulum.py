@@ -88,17 +88,18 @@ def chapter(quick: bool, tell: Callable[[str], None]) -> Chapter:
     off = {label: np.sqrt(np.mean((q - measured) ** 2, axis=-1)) for label, q in predicted.items()}
     shown = int(np.argsort(off["identified"][:, -1])[len(judges) // 2])
     return Chapter(
-        "a filmed double pendulum (Asseman, Kornuta & Ozcan 2018)" if path else "a synthetic recording, since the real one is "
-        "not on this machine: MuJoCo with dry friction that the model does not know, and noise",
+        "a filmed double pendulum (Asseman, Kornuta & Ozcan 2018)" if path else "a synthetic recording (FLEXOR_DATA "
+        "names no folder with the real one): MuJoCo with dry friction that the model does not know, and noise",
         path is not None, fit, judges[0].time, measured[shown, :, 1], {n: q[shown, :, 1] for n, q in predicted.items()},
         {n: np.median(e, axis=0) for n, e in off.items()}, len(judges),
     )  # fmt: skip
 
 
 def _recording() -> Path | None:
-    beside = Path(__file__).resolve().parent.parent.parent.parent / "shared" / "data"
-    path = Path(os.environ.get("FLEXOR_DATA", beside)) / FILE
-    return path if path.is_file() else None
+    """The real recording, where the environment variable FLEXOR_DATA names a folder that holds it."""
+    folder = os.environ.get("FLEXOR_DATA")
+    path = Path(folder) / FILE if folder else None
+    return path if path is not None and path.is_file() else None
 
 
 def _read(path: Path, count: int) -> list[np.ndarray]:

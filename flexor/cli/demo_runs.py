@@ -12,7 +12,7 @@ from jaxtyping import Array, Float
 
 from flexor.contact import NCP, Penalty
 from flexor.model.model import Model, State
-from flexor.solvers import ImplicitDamping, MujocoSolver, RigidSolver, Simulator, Trajectory
+from flexor.solvers import ImplicitDamping, MujocoSolver, RigidSolver, Simulator, Trajectory, taps
 from flexor.solvers.solver import AbstractSolver
 
 DT = 0.002
@@ -92,8 +92,8 @@ def drop(model: Model, seconds: float, tell: Callable[[str], None]) -> Drop:
     runs = []
     for label, (solver, dt) in solvers().items():
         tell(f"quadruped: {label}")
-        record = FORCES if isinstance(solver, RigidSolver) else ()
         sim = Simulator(model, solver, dt=dt)
+        record = [name for name in FORCES if name in taps(sim)]
         runs.append(_run(label, sim, sim.reset(q, qd), policy, seconds, record))
     sim = Simulator(model, MujocoSolver(), dt=PENALTY_DT)
     return Drop(runs, _run("MuJoCo", sim, sim.reset(q, qd), policy, 0.2, ()))

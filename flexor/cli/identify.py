@@ -1,5 +1,6 @@
 """`flexor identify CONFIG`: logs in; an identified robot, its networks and a report out."""
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -7,9 +8,7 @@ import jax
 import typer
 
 from flexor.cli import console
-from flexor.cli.loading import load_robot, use_float64
-
-INTERRUPTED = 130  # exit status of a program that Ctrl-C ended
+from flexor.cli.loading import Robot, use_float64
 
 
 def identify(
@@ -31,7 +30,7 @@ def identify(
     checkpoint = folder / "checkpoint.npz"
     if fresh:
         checkpoint.unlink(missing_ok=True)
-    fit = _fit(settings, sim, logs, judges, checkpoint)
+    fit = _fit(settings, sim, logs, judges, checkpoint, _command(config, out))
     written = fit.save(folder, formats=settings.formats)
     written.append(_report(settings, fit, folder, [p.name for p in written]))
     checkpoint.unlink(missing_ok=True)
@@ -43,20 +42,33 @@ def identify(
 def _prepare(settings: Any) -> tuple[Any, list[Any], list[Any]]:
     """The simulator and the logs that a configuration describes."""
     from flexor.cli.identify_config import read_logs
-    from flexor.cli.simulate import ContactName, IntegratorName, SolverName, choose_solver
-    from flexor.model.parameters import replace
+    from flexor.model.delay import with_delay
+    from flexor.model.parameters import parameters, replace
     from flexor.solvers import Simulator
 
-    model = replace(load_robot(settings.robot, settings.floating, settings.ground, list(settings.ignore)), settings.values)
-    solver = choose_solver(SolverName.rigid, ContactName(settings.contact), IntegratorName(settings.integrator))
-    sim = Simulator(model, solver, dt=settings.dt)
+    robot = Robot(
+        settings.robot, settings.floating, settings.ground, list(settings.ignore), mesh_vertices=settings.mesh_vertices,
+        package_dirs=list(settings.package_dirs), self_collision=settings.self_collision,
+    )  # fmt: skip
+    model = robot.load()
+    if settings.longest_delay:
+        delays = {name: float(x) for name, x in parameters(model, "actuator.*.delay").items()}
+        model = with_delay(model, delays, dt=settings.solver.shortest_step(settings.dt), longest=settings.longest_delay)
+    model = replace(model, settings.values)
+    sim = Simulator(model, settings.solver, dt=settings.dt)
     if settings.blueprint.entries:
         sim = sim.augment(settings.blueprint, key=jax.random.key(settings.seed))
     together = read_logs((*settings.logs, *settings.judges), model, settings)
     return sim, together[: len(settings.logs)], together[len(settings.logs) :]
 
 
-def _fit(settings: Any, sim: Any, logs: list[Any], judges: list[Any], checkpoint: Path) -> Any:
+def _command(config: Path, out: Path | None) -> str:
+    """The command that goes on from a checkpoint, as it is typed; `--fresh` would throw the checkpoint away."""
+    words = ["flexor", "identify", str(config), *(() if out is None else ("--out", str(out)))]
+    return " ".join(shlex.quote(word) for word in words)
+
+
+def _fit(settings: Any, sim: Any, logs: list[Any], judges: list[Any], checkpoint: Path, command: str) -> Any:
     from flexor.identify import identify as run
 
     done = 0
@@ -71,16 +83,16 @@ def _fit(settings: Any, sim: Any, logs: list[Any], judges: list[Any], checkpoint
 
             return run(
                 sim, logs, settings.free, bounds=settings.bounds, prior=settings.prior, shooting=settings.shooting,
-                search=settings.search, held_out=judges or settings.held_out, seed=settings.seed, checkpoint=checkpoint,
-                progress=tell,
+                search=settings.search, held_out=judges or settings.held_out, seed=settings.seed,
+                check_units=settings.check_units, checkpoint=checkpoint, progress=tell,
             )  # fmt: skip
     except KeyboardInterrupt:
         kept = f"after {done} steps of the search" if done or not resumed else "at the step it had reached before"
         if checkpoint.is_file():
-            console.fail(f"interrupted {kept}, which are kept: `flexor identify {settings.path}` goes on from there.")
+            console.fail(f"interrupted {kept}, which are kept: `{command}` goes on from there.")
         else:
             console.fail("interrupted before the first step of the search was done; nothing was kept.")
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(console.INTERRUPTED) from None
 
 
 def _report(settings: Any, fit: Any, folder: Path, names: list[str]) -> Path:
@@ -94,14 +106,16 @@ def _report(settings: Any, fit: Any, folder: Path, names: list[str]) -> Path:
 
 def _print(fit: Any, written: list[Path]) -> None:
     out = console.out()
-    rows = [[r["parameter"], r["start"], r["estimate"], r["low"], r["high"]] for r in fit.rows()]
+    columns = ("parameter", "start", "estimate", "low", "high")
+    rows = [["-" if r[c] is None else r[c] for c in columns] for r in fit.rows()]
     if rows:
-        columns = ["parameter", ">start", ">estimate", ">90 % from", ">to"]
-        out.print(console.table(f"{fit.model.topology.name}, identified", columns, rows), "")
+        heads = ["parameter", ">start", ">estimate", ">90 % from", ">to"]
+        out.print(console.table(f"{fit.model.topology.name}, identified", heads, rows), "")
     out.print(f"search: {fit.message}, {fit.seconds:.0f} s", markup=False)
     for name, before, after in (("training", fit.before, fit.training), ("held out", fit.held_out_before, fit.held_out)):
         if after is not None:
-            out.print(f"{name}: error {console.number(before.weighted)} -> {console.number(after.weighted)}", soft_wrap=True)
+            change = f"{console.number(before.weighted)} -> {console.number(after.weighted)}"
+            out.print(f"{name}: error {change} (units of the {fit.unit})", soft_wrap=True)
     for sentence in (*(fit.posterior.sentences() if fit.posterior is not None else ()), *fit.remarks):
         out.print(f"note: {sentence}", markup=False, soft_wrap=True)
     out.print("")

@@ -23,11 +23,14 @@ from flexor.identify import (
     SparseGroupLasso,
 )
 from flexor.model.model import Model
+from flexor.solvers import AbstractSolver
+from flexor.solvers.table import CONTACTS, INTEGRATORS, solver
 
 REQUIRED = ("robot", "logs", "free")
 OPTIONAL = (
-    "dt", "contact", "integrator", "floating", "ground", "ignore", "set", "bounds", "noise", "prior", "missing", "shooting",
-    "search", "held_out", "augment", "seed", "out", "formats",
+    "dt", "contact", "integrator", "substeps", "floating", "ground", "ignore", "mesh_vertices", "package_dirs", "self_collision",
+    "set", "bounds", "noise", "units", "check_units", "prior", "missing", "shooting", "search", "held_out", "augment", "seed",
+    "out", "formats", "longest_delay",
 )  # fmt: skip
 SEARCHES: dict[str, type[AbstractSearch]] = {c.__name__: c for c in (LevenbergMarquardt, BasinHopping, LBFGS, Adam, Pagmo)}
 FORMATS = ("xml", "urdf")
@@ -48,13 +51,18 @@ class Config:
     free: tuple[str, ...]
     dt: float
     contact: str
-    integrator: str
+    solver: AbstractSolver
     floating: bool
     ground: bool
     ignore: tuple[str, ...]
+    mesh_vertices: int
+    package_dirs: tuple[Path, ...]
+    self_collision: bool | None
     values: dict[str, Any]
     bounds: dict[str, tuple[Any, Any]]
     noise: dict[str, float]
+    units: dict[str, str]
+    check_units: bool
     prior: dict[str, float]
     missing: bool
     shooting: Shooting
@@ -63,6 +71,7 @@ class Config:
     seed: int
     out: Path
     formats: tuple[str, ...]
+    longest_delay: float
 
 
 def read_config(path: Path) -> Config:
@@ -86,15 +95,19 @@ def read_config(path: Path) -> Config:
     return Config(
         path=path, robot=_robot(_typed(data, "robot", str), here), logs=logs, judges=judges,
         held_out=0.0 if judges else float(share), free=_strings(data["free"], "free"), dt=float(_typed(data, "dt", float, 0.002)),
-        contact=_choice(data, "contact", ("ncp", "penalty", "none"), "ncp"),
-        integrator=_choice(data, "integrator", ("euler", "implicit", "rk4"), "euler"),
+        contact=_contact(data)["name"], solver=_solver(data),
         floating=_typed(data, "floating", bool, False), ground=_typed(data, "ground", bool, False),
-        ignore=_strings(data.get("ignore", []), "ignore"), values=_typed(data, "set", dict, {}),
+        ignore=_strings(data.get("ignore", []), "ignore"), mesh_vertices=_typed(data, "mesh_vertices", int, 32),
+        package_dirs=tuple(here / p for p in _strings(data.get("package_dirs", []), "package_dirs")),
+        self_collision=None if "self_collision" not in data else _typed(data, "self_collision", bool),
+        values=_typed(data, "set", dict, {}),
         bounds=_bounds(_typed(data, "bounds", dict, {})), noise=_typed(data, "noise", dict, {}),
+        units=_typed(data, "units", dict, {}), check_units=_typed(data, "check_units", bool, True),
         prior=_typed(data, "prior", dict, {}), missing=_typed(data, "missing", bool, False),
         shooting=_made(Shooting, _typed(data, "shooting", dict, {}), "shooting"), search=_search(data.get("search")),
         blueprint=_blueprint(_typed(data, "augment", list, [])), seed=_typed(data, "seed", int, 0),
         out=here / _typed(data, "out", str, path.stem), formats=_formats(_strings(data.get("formats", ["xml"]), "formats")),
+        longest_delay=float(_typed(data, "longest_delay", float, 0.0)),
     )  # fmt: skip
 
 
@@ -118,18 +131,13 @@ def files(patterns: Any, here: Path, key: str) -> tuple[Path, ...]:
 
 
 def read_logs(paths: Iterable[Path], model: Model, config: Config) -> list[Log]:
-    """Logs with the noise that the configuration's patterns give their columns."""
-    logs = [Log.read(p, model, missing=config.missing) for p in paths]
+    """Logs in SI units, with the noise that the configuration's patterns give their columns."""
+    logs = [Log.read(p, model, noise=config.noise, units=config.units, missing=config.missing) for p in paths]
     columns = {c for log in logs for c in log.columns}
     for pattern in config.noise:
         if not any(fnmatchcase(c, pattern) for c in columns):
             raise ValueError(f"'noise' names '{pattern}', but the logs have {', '.join(sorted(columns))}.")
-    return [dataclasses.replace(log, noise=_noise(log, config.noise)) for log in logs]
-
-
-def _noise(log: Log, noise: Mapping[str, float]) -> dict[str, float] | None:
-    own = {c: float(s) for c in log.columns for pattern, s in noise.items() if fnmatchcase(c, pattern)}
-    return own or None
+    return logs
 
 
 def _robot(name: str, here: Path) -> str:
@@ -141,15 +149,7 @@ def _typed(data: Mapping[str, Any], key: str, kind: type, default: Any = None) -
     value = data.get(key, default)
     right = isinstance(value, int | float) and not isinstance(value, bool) if kind is float else isinstance(value, kind)
     if not right or (kind is int and isinstance(value, bool)):
-        words = {
-            str: "a text",
-            float: "a number",
-            bool: "true or false",
-            dict: "a table",
-            list: "a list of tables",
-            int: "an integer",
-        }
-        raise ValueError(f"'{key}' must be {words[kind]}, got {value!r}.")
+        raise ValueError(f"'{key}' must be {WORDS[kind]}, got {value!r}.")
     return value
 
 
@@ -165,6 +165,18 @@ def _choice(data: Mapping[str, Any], key: str, names: tuple[str, ...], default: 
     if value not in names:
         raise ValueError(f"'{key}' must be one of {', '.join(names)}, got {value!r}.")
     return str(value)
+
+
+def _contact(data: Mapping[str, Any]) -> dict[str, Any]:
+    """The contact model: a name, or a table with a `name` and its options."""
+    given = data.get("contact", "ncp")
+    table = dict(given) if isinstance(given, dict) else {"name": given}
+    return {**table, "name": _choice({"contact": table.get("name", "ncp")}, "contact", tuple(CONTACTS), "ncp")}
+
+
+def _solver(data: Mapping[str, Any]) -> AbstractSolver:
+    integrator = _choice(data, "integrator", tuple(INTEGRATORS), "euler")
+    return solver(_contact(data), integrator=integrator, substeps=data.get("substeps", 1))
 
 
 def _formats(given: tuple[str, ...]) -> tuple[str, ...]:

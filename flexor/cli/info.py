@@ -7,22 +7,20 @@ import numpy as np
 import typer
 
 from flexor.cli import console
-from flexor.cli.loading import File, Floating, Ground, Ignore, load_robot, use_float64
+from flexor.cli.loading import Robot, takes_robot, use_float64
 from flexor.dynamics import total_mass
 from flexor.model.model import Model
 from flexor.model.parameters import parameters
 
 
+@takes_robot
 def info(
-    file: File,
-    floating: Floating = False,
-    ground: Ground = False,
-    ignore: Ignore = None,
+    robot: Robot,
     pattern: Annotated[str, typer.Option("--parameters", help="List the parameters that match, such as `*.mass`.")] = "",
 ) -> None:
     """Show bodies, joints, actuators and contact pairs of a robot."""
     use_float64()
-    model = load_robot(file, floating, ground, ignore)
+    model = robot.load()
     out = console.out()
     if pattern:
         found = parameters(model, pattern)
@@ -30,7 +28,7 @@ def info(
             raise KeyError(f"no parameter of '{model.topology.name}' matches '{pattern}'.")
         out.print(console.table("", ["parameter", "value"], [[name, _numbers(value)] for name, value in found.items()]))
         return
-    out.print(_summary(model), "")
+    out.print(_summary(model) + "\n")
     out.print(_bodies(model), "")
     if model.topology.joints:
         out.print(_joints(model), "")
@@ -89,7 +87,11 @@ def _actuators(model: Model) -> object:
         [x.name, t.joints[x.joint].name, float(a.gear[i]), float(a.gain[i]), _numbers(a.bias[i]), _numbers(a.ctrl_range[i])]
         for i, x in enumerate(t.actuators)
     ]
-    return console.table("Actuators", ["actuator", "joint", ">gear", ">gain", "bias", "control range"], rows)
+    heads = ["actuator", "joint", ">gear", ">gain", "bias", "control range"]
+    if t.samples:
+        heads.append(">delay (s)")
+        rows = [[*row, float(delay)] for row, delay in zip(rows, a.delay, strict=True)]
+    return console.table("Actuators", heads, rows)
 
 
 def _pairs(model: Model) -> object:

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from flexor.cli import console
+from flexor.files import write_with
 
 app = typer.Typer(no_args_is_help=True, help="Learned solvers: sample, train, evaluate. See docs/nerd.md.")
 INTERRUPTED = 130  # exit status of a program that Ctrl-C ended
@@ -18,7 +19,7 @@ Folder = Annotated[Path, typer.Option(help="Folder of the data set, the checkpoi
 
 @app.command()
 def sample(config: Config, out: Folder = Path("nerd")) -> None:
-    """Write the data set of a recipe; Ctrl-C keeps what there is, and the same command goes on from there."""
+    """Write the data set of a recipe. After Ctrl-C the same command resumes."""
     from flexor.nerd import Recipe
     from flexor.nerd.data import facts
 
@@ -28,11 +29,11 @@ def sample(config: Config, out: Folder = Path("nerd")) -> None:
         with console.progress("sampling", recipe.transitions) as advance:
             recipe.sample(path, progress=advance)
     except KeyboardInterrupt:
-        console.fail(f"interrupted; what there is stays in '{path}.part', and the same command goes on from there.")
+        console.fail(_interrupted_sampling(path.with_name(path.name + ".part")))
         raise typer.Exit(INTERRUPTED) from None
-    told = facts(path)
+    about = facts(path)
     console.out().print(
-        f"{told['total_transitions']} transitions of {told['robot']}, {told['dropped']} trajectories dropped"
+        f"{about['total_transitions']} transitions of {about['robot']}, {about['dropped']} trajectories dropped"
     )
     console.out().print(str(path), markup=False, soft_wrap=True)
 
@@ -43,7 +44,7 @@ def train(
     out: Folder = Path("nerd"),
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write event files beside the history.")] = False,
 ) -> None:
-    """Train a recipe's network on its data set; Ctrl-C keeps the last checkpoint, and the same command goes on from there."""
+    """Train a recipe's network on its data set. Ctrl-C writes a checkpoint, from which the same command resumes."""
     from flexor.nerd import Recipe
 
     recipe, path, folder = Recipe.read(config), _data(config, out), out / Path(config).stem
@@ -55,11 +56,11 @@ def train(
                 path, folder, passive=True, tensorboard=tensorboard, progress=lambda done, total, loss: advance(done)
             )
     except KeyboardInterrupt:
-        console.fail(f"interrupted; the last checkpoint is in '{folder}', and the same command goes on from there.")
+        console.fail(_interrupted_training(folder))
         raise typer.Exit(INTERRUPTED) from None
     file = nerd.save(out / f"{Path(config).stem}.safetensors")
     for name, value in nerd.card["metrics"].items():
-        console.out().print(f"{name}: {console.number(float(value))}")
+        console.out().print(f"{name}: {'not finite' if value is None else console.number(float(value))}")
     for written in (file, file.with_suffix(".json"), folder / "history.csv"):
         console.out().print(str(written), markup=False, soft_wrap=True)
 
@@ -67,6 +68,10 @@ def train(
 @app.command()
 def evaluate(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A .safetensors file, or the name of a pretrained solver.")],
+    robot: Annotated[
+        str | None,
+        typer.Option(help="Robot to use instead of the one in the file: a description or a name. Old files may need it."),
+    ] = None,
     steps: Annotated[int, typer.Option(help="Longest horizon.")] = 1000,
     rollouts: Annotated[int, typer.Option(help="Random starts.")] = 2048,
     seed: Annotated[int, typer.Option(help="Of the starts.")] = 500,
@@ -75,19 +80,17 @@ def evaluate(
     video: Annotated[Path | None, typer.Option(help="Render a video beside the truth: .gif or .mp4.")] = None,
 ) -> None:
     """Passive motion of a learned solver beside the physics it was trained on."""
-    from flexor.nerd import Recipe, load
+    from flexor.nerd import evaluate_passive, load
+    from flexor.robots import load as load_robot
 
-    nerd = load(model)
-    if "recipe" not in nerd.card:
-        raise ValueError(f"the card of '{model}' holds no recipe, so that its true physics is not known.")
-    recipe = Recipe.of(nerd.card["recipe"])
+    nerd = load(model, None if robot is None else load_robot(robot))
     with console.spinner(f"{rollouts} rollouts of {steps} steps"):
-        result = recipe.evaluate(nerd, steps=steps, rollouts=rollouts, seed=seed)
+        result = evaluate_passive(nerd, steps=steps, rollouts=rollouts, seed=seed)
     horizons = sorted({h for h in (100, 500, 1000, steps) if h <= steps})
     columns = [">steps", "error of", ">mean", ">median", ">deviation", ">diverged"]
     rows = [line for row in result.rows(horizons) for line in _lines(row)]
     console.out().print(console.table(f"{Path(model).name}, passive motion, {rollouts} rollouts", columns, rows))
-    _write(nerd, recipe, result, steps, plot, html, video)
+    _write(nerd, result, steps, plot, html, video)
 
 
 def _lines(row: dict[str, Any]) -> list[list[Any]]:
@@ -100,15 +103,14 @@ def _lines(row: dict[str, Any]) -> list[list[Any]]:
     return [[row["steps"], *line, row["diverged"]] for line in shares]
 
 
-def _write(
-    nerd: Any, recipe: Any, result: Any, steps: int, plot: Path | None, html: Path | None, video: Path | None
-) -> None:
+def _write(nerd: Any, result: Any, steps: int, plot: Path | None, html: Path | None, video: Path | None) -> None:
     from flexor.viz.learned import growth, pair, save_pair
 
     if plot is not None:
-        growth(result, nerd.dt).savefig(plot)
+        figure = growth(result, nerd.dt)
+        write_with({plot: lambda part: figure.savefig(part)})
     if html is not None or video is not None:
-        runs = pair(nerd, recipe, min(steps, round(5 / nerd.dt)))
+        runs = pair(nerd, min(steps, round(5 / nerd.dt)))
         if html is not None:
             save_pair(html, nerd, runs)
         if video is not None:
@@ -117,6 +119,21 @@ def _write(
             save_video(video, nerd.model, runs[0], beside=runs[1])
     for path in filter(None, (plot, html, video)):
         console.out().print(str(path), markup=False, soft_wrap=True)
+
+
+def _interrupted_sampling(part: Path) -> str:
+    if not part.is_file():
+        return "interrupted before anything was written; the same command starts again."
+    return f"interrupted; the trajectories so far are in '{part}', and the same command resumes."
+
+
+def _interrupted_training(folder: Path) -> str:
+    from flexor.nerd.training import kept_steps
+
+    steps = kept_steps(folder)
+    if steps is None:
+        return f"interrupted before the first step; there is no checkpoint in '{folder}', and the same command starts again."
+    return f"interrupted; the checkpoint in '{folder}' has {steps} steps, and the same command resumes there."
 
 
 def _data(config: str, out: Path) -> Path:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Sequence
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,36 +11,43 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import typer
+from rich.markup import escape
 
 from flexor.cli import console
-from flexor.cli.loading import File, Floating, Ground, Ignore, load_robot, use_float64
-from flexor.contact import NCP, Penalty
+from flexor.cli.controls import Between, read_controls
+from flexor.cli.loading import Robot, size, takes_robot, use_float64
+from flexor.contact.detect import candidates
+from flexor.files import write_with
 from flexor.model.model import Model, State
-from flexor.solvers import RK4, ImplicitDamping, RigidSolver, SemiImplicitEuler, Simulator, Trajectory
-from flexor.solvers.solver import AbstractSolver
+from flexor.solvers import Simulator, Trajectory
+from flexor.solvers.table import solver as solver_by_name
 
-_PARTS = 20  # of a rollout, between which the progress bar moves
+PARTS = 20  # of a rollout, between which the progress bar moves
+LEAST = 2000  # steps of a part: fewer would measure the call, not the steps
+MANY = 40  # contact candidates from which on a compilation takes minutes
 
 SolverName = StrEnum("SolverName", ["rigid", "mujoco"])
-ContactName = StrEnum("ContactName", ["ncp", "penalty", "none"])
+ContactName = StrEnum("ContactName", ["ncp", "penalty", "mixed", "none"])
 IntegratorName = StrEnum("IntegratorName", ["euler", "implicit", "rk4"])
 
 
+@takes_robot
 def simulate(
-    file: File,
-    seconds: Annotated[float, typer.Option(help="Duration.")] = 2.0,
-    dt: Annotated[float, typer.Option(help="Time step in s.")] = 0.002,
-    solver: Annotated[SolverName, typer.Option(help="Whose physics.")] = SolverName.rigid,
-    contact: Annotated[ContactName, typer.Option(help="Contact model of the rigid solver.")] = ContactName.ncp,
-    integrator: Annotated[IntegratorName, typer.Option(help="Integrator of the rigid solver.")] = IntegratorName.euler,
+    robot: Robot,
+    seconds: Annotated[float | None, typer.Option(help="Duration: 2 s, or as long as the controls.")] = None,
+    dt: Annotated[float | None, typer.Option(help="Time step in s, 0.002 by default.")] = None,
+    solver: Annotated[SolverName | None, typer.Option(help="Whose physics, rigid by default.")] = None,
+    contact: Annotated[ContactName | None, typer.Option(help="Contact model of the rigid solver, ncp by default.")] = None,
+    integrator: Annotated[IntegratorName | None, typer.Option(help="Integrator, euler by default.")] = None,
     keyframe: Annotated[str, typer.Option(help="Start at this configuration of the description.")] = "",
     q: Annotated[
         str, typer.Option("--q", help="Start at these coordinates: numbers with commas, or a .npy or text file.")
     ] = "",
     qd: Annotated[str, typer.Option("--qd", help="Start with these velocities, likewise.")] = "",
-    floating: Floating = False,
-    ground: Ground = False,
-    ignore: Ignore = None,
+    controls: Annotated[
+        Path | None, typer.Option(help="Controls: .csv with the actuators' names and perhaps time, or .npy, a row per step.")
+    ] = None,
+    between: Annotated[Between, typer.Option(help="What acts between the rows of --controls.")] = Between.hold,
     record: Annotated[
         list[str] | None, typer.Option(help="Tap to keep, such as contact.normal_force; may be repeated.")
     ] = None,
@@ -49,18 +57,44 @@ def simulate(
     video: Annotated[Path | None, typer.Option(help="Render a video: .gif or .mp4.")] = None,
     float64: Annotated[bool, typer.Option("--float64", help="Compute in double precision.")] = False,
 ) -> None:
-    """Simulate a robot without control and write what happened."""
+    """Simulate a robot, passively or under given controls, and write what happened."""
     if float64:
         use_float64()
-    _check_endings({output: (".h5", ".hdf5", ".csv", ".npz"), plot: (".png", ".svg", ".pdf"), video: (".gif", ".mp4")})
+    _check_endings({output: (".h5", ".hdf5", ".csv", ".npz"), plot: (".png", ".svg", ".pdf"), video: (".gif", ".mp4"),
+                    html: (".html",)})  # fmt: skip
     if keyframe and q:
         raise ValueError("give either --keyframe or --q, not both.")
-    model = load_robot(file, floating, ground, ignore)
-    sim = Simulator(model, choose_solver(solver, contact, integrator), dt=dt)
+    sim = build(robot, dt, solver, contact, integrator)
     state = sim.reset(keyframe or (numbers(q, "--q") if q else None), numbers(qd, "--qd") if qd else None)
-    trajectory, wall = run(sim, state, step_count(seconds, dt), record or ())
-    _summarise(sim, trajectory, wall)
-    write_results(model, trajectory, output, plot, html, video)
+    if controls is None:
+        u = np.zeros((step_count(2.0 if seconds is None else seconds, float(sim.dt)), sim.model.nu))
+    else:
+        u = read_controls(controls, sim.model, float(sim.dt), seconds, between)
+    trajectory, per_step = run(sim, state, u, record or ())
+    _summarise(sim, trajectory, per_step)
+    write_results(sim.model, trajectory, output, plot, html, video)
+
+
+def build(
+    robot: Robot,
+    dt: float | None,
+    solver: SolverName | None,
+    contact: ContactName | None,
+    integrator: IntegratorName | None,
+) -> Simulator:
+    """The simulator that the options describe, or the saved one, which has solver and time step of its own."""
+    if robot.folder is not None:
+        for option, given in {"--dt": dt, "--solver": solver, "--contact": contact, "--integrator": integrator}.items():
+            if given is not None:
+                raise ValueError(
+                    f"'{robot.file}' is a saved simulator with its own solver and time step: leave {option} out."
+                )
+        return robot.open()
+    if solver is SolverName.mujoco and contact is not None:
+        raise ValueError("--contact is an option of the rigid solver; MuJoCo has its own contact model.")
+    name = "mujoco" if solver is SolverName.mujoco else str(contact or "ncp")
+    made = solver_by_name(name, integrator=str(integrator or "euler"))
+    return Simulator(robot.load(), made, dt=0.002 if dt is None else dt)
 
 
 def step_count(seconds: float, dt: float) -> int:
@@ -68,21 +102,6 @@ def step_count(seconds: float, dt: float) -> int:
     if not (np.isfinite(seconds) and seconds > 0):
         raise ValueError(f"--seconds must be a positive number, got {seconds}.")
     return max(1, round(seconds / dt))
-
-
-def choose_solver(solver: SolverName, contact: ContactName, integrator: IntegratorName) -> AbstractSolver:
-    """The solver that the options name."""
-    if solver is SolverName.mujoco:
-        from flexor.solvers import MujocoSolver
-
-        return MujocoSolver()
-    contacts = {ContactName.ncp: NCP(), ContactName.penalty: Penalty(), ContactName.none: None}
-    integrators = {
-        IntegratorName.euler: SemiImplicitEuler(),
-        IntegratorName.implicit: ImplicitDamping(),
-        IntegratorName.rk4: RK4(),
-    }
-    return RigidSolver(contact=contacts[contact], integrator=integrators[integrator])
 
 
 def numbers(text: str, option: str) -> np.ndarray:
@@ -100,26 +119,40 @@ def numbers(text: str, option: str) -> np.ndarray:
         ) from error
 
 
-def run(sim: Simulator, state: State, steps: int, record: Sequence[str] = ()) -> tuple[Trajectory, float]:
-    """The rollout in equal parts behind a progress bar, and the seconds that all but the compilation took.
+def run(sim: Simulator, state: State, u: np.ndarray, record: Sequence[str] = ()) -> tuple[Trajectory, float]:
+    """The rollout in equal parts behind a progress bar, and the seconds that a step takes once everything is compiled.
 
-    The last part may overshoot, so that only one length is compiled; what is too much is cut off. A part that leaves the
-    finite numbers is the last.
+    The last part may overshoot, so that only one length is compiled; what is too much is cut off. A part that diverges is the
+    last. The first part runs again, since its first time was mostly compilation.
     """
-    size = -(-steps // _PARTS)
-    parts: list[Trajectory] = []
-    with console.spinner(f"compiling a step of {sim.model.topology.name}"):
-        parts.append(jax.block_until_ready(sim.rollout(state, steps=size, record=record)))
-    start = time.perf_counter()
-    with console.progress("simulating", steps) as advance:
-        advance(size)
-        while len(parts) * size < steps and parts[-1].status.ok:
-            last = parts[-1].final
-            assert last is not None
-            parts.append(jax.block_until_ready(sim.rollout(last, steps=size, record=record)))
-            advance(min(steps, len(parts) * size))
-    share = max(1, len(parts)) / max(1, len(parts) - 1)
-    return joined(parts, steps), (time.perf_counter() - start) * share if len(parts) > 1 else float("nan")
+    steps = len(u)
+    length = min(steps, max(LEAST, -(-steps // PARTS)))
+    count = -(-steps // length)
+    controls = np.concatenate([u, np.repeat(u[-1:], -steps % length, axis=0)]).reshape(count, length, u.shape[1])
+
+    def part(state: State, i: int) -> tuple[Trajectory, float]:
+        begun = time.perf_counter()
+        made = jax.block_until_ready(sim.rollout(state, controls[i], record=record))
+        return made, time.perf_counter() - begun
+
+    with console.spinner(announcement(sim)):
+        parts = [console.interruptible(lambda: part(state, 0))[0]]
+    with console.progress(f"simulating {steps} steps", steps) as advance:
+        lasted = [console.interruptible(lambda: part(state, 0))[1]]
+        advance(length)
+        while len(parts) < count and parts[-1].status.ok and parts[-1].final is not None:
+            made, seconds = console.interruptible(partial(part, parts[-1].final, len(parts)))
+            parts.append(made)
+            lasted.append(seconds)
+            advance(min(steps, len(parts) * length))
+    return joined(parts, steps), sum(lasted) / (len(lasted) * length)
+
+
+def announcement(sim: Simulator) -> str:
+    """What is about to be compiled, and how long that may take."""
+    count = len(candidates(sim.model.topology))
+    how_long = ": this takes minutes, the first time on a machine" if count >= MANY else ""
+    return f"compiling a rollout of {sim.model.topology.name}, {size(sim.model)}{how_long}"
 
 
 def joined(parts: Sequence[Trajectory], steps: int) -> Trajectory:
@@ -142,6 +175,7 @@ def joined(parts: Sequence[Trajectory], steps: int) -> Trajectory:
         taps=taps,
         final=parts[-1].final if whole else None,
         topology=first.topology,
+        budget=first.budget,
     )
 
 
@@ -156,12 +190,11 @@ def _check_endings(wanted: dict[Path | None, tuple[str, ...]]) -> None:
             raise FileNotFoundError(f"cannot write '{path}': the folder '{path.parent}' does not exist.")
 
 
-def _summarise(sim: Simulator, trajectory: Trajectory, wall: float) -> None:
-    t = sim.model.topology
-    steps, duration = len(trajectory), float(trajectory.time[-1])
-    speed = f", {wall / steps * 1e6:.3g} µs per step, {duration / wall:.3g} times real time" if np.isfinite(wall) else ""
+def _summarise(sim: Simulator, trajectory: Trajectory, per_step: float) -> None:
+    t, dt = sim.model.topology, float(sim.dt)
     out = console.out()
-    out.print(f"[bold]{t.name}[/]: {steps} steps of {float(sim.dt):.4g} s by {type(sim.solver).__name__}{speed}")
+    out.print(f"[bold]{escape(t.name)}[/]: {len(trajectory)} steps of {dt:.4g} s by {type(sim.solver).__name__}")
+    out.print(f"{per_step * 1e6:.3g} µs per step once compiled, {dt / per_step:.3g} times real time\n")
     q0, q1 = (np.asarray(trajectory.q[i], float) for i in (0, -1))
     shown = range(min(t.nq, 12))
     rows = [[t.q_name(i), float(q0[i]), float(q1[i])] for i in shown]
@@ -181,7 +214,8 @@ def write_results(
     if plot is not None:
         from flexor.viz.plots import trajectory_figure
 
-        trajectory_figure(trajectory).savefig(plot, dpi=150)
+        figure = trajectory_figure(trajectory)
+        write_with({plot: lambda part: figure.savefig(part, dpi=150)})
         out.print(f"plot: {plot}")
     if html is not None:
         from flexor.viz.animation import save_animation

@@ -46,22 +46,30 @@ class Contacts(eqx.Module):
         return (self.point_a + self.point_b) / 2
 
 
+def no_contacts(model: Model) -> Contacts:
+    """No candidates at all."""
+    none = jnp.zeros((0, 3), model.dtype)
+    pairs = jax.tree.map(lambda x: x[:0], model.pairs)
+    return Contacts(none, none, none, none[:, 0], pairs, bodies=(), pair=(), frictional=())
+
+
 def tapped(model: Model, kin: Kinematics, contacts: Contacts, tap: Handler = tap) -> tuple[Contacts, Float[Array, " ncon"]]:
     """Gives points, depth and normal their names; the contacts as a listener may have changed them, and their depth."""
     if not listening():
         return contacts, -contacts.distance
-    point, depth = contacts.point, -contacts.distance
-    heard = [tap("contact.point", point), tap("contact.depth", depth), tap("contact.normal", contacts.normal)]
+    old_point, old_depth = contacts.point, -contacts.distance
+    point, depth = tap("contact.point", old_point), tap("contact.depth", old_depth)
+    normal = tap("contact.normal", contacts.normal)
     a, b = contacts.point_a, contacts.point_b
-    if heard[0] is not point:
-        a, b = a + (heard[0] - point), b + (heard[0] - point)
-    distance = contacts.distance if heard[1] is depth else -heard[1]
+    if point is not old_point:
+        a, b = a + (point - old_point), b + (point - old_point)
+    distance = contacts.distance if depth is old_depth else -depth
     owner = np.array(contacts.bodies, dtype=int).reshape(-1, 2)[:, 1]
     pos, rot = (x[owner] for x in body_poses(model, kin))
-    tap("contact.local_point", rotate(jnp.swapaxes(rot, -1, -2), heard[0] - pos))
-    tap("contact.local_normal", rotate(jnp.swapaxes(rot, -1, -2), heard[2]))
-    new = (a, b, heard[2], distance)
-    return eqx.tree_at(lambda c: (c.point_a, c.point_b, c.normal, c.distance), contacts, new), heard[1]
+    tap("contact.local_point", rotate(jnp.swapaxes(rot, -1, -2), point - pos))
+    tap("contact.local_normal", rotate(jnp.swapaxes(rot, -1, -2), normal))
+    new = (a, b, normal, distance)
+    return eqx.tree_at(lambda c: (c.point_a, c.point_b, c.normal, c.distance), contacts, new), depth
 
 
 def tangents(normal: Float[Array, "... 3"]) -> tuple[Float[Array, "... 3"], Float[Array, "... 3"]]:
@@ -97,11 +105,11 @@ def jacobian_of_one(
     model: Model, kin: Kinematics, sense: Int[Array, " nv"], point: Float[Array, "3"], normal: Float[Array, "3"]
 ) -> Float[Array, "3 nv"]:
     """The rows of one candidate."""
-    arm = point - take(kin.origin, model.topology.dofs.node)
+    arm = point[None] - take(kin.origin, model.topology.dofs.node)
     columns = kin.S[:, 3:] + cross(kin.S[:, :3], arm)
     frame = jnp.stack([normal, *tangents(normal)])
-    columns = jnp.where(sense[:, None] == 0, 0.0, sense[:, None] * columns)
-    return jnp.sum(frame[:, None] * columns, axis=-1)
+    columns = jnp.where(sense[:, None] == 0, 0.0, sense[:, None].astype(columns.dtype) * columns)
+    return jnp.sum(frame[:, None] * columns[None], axis=-1)
 
 
 def relative_velocity(

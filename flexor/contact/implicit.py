@@ -5,7 +5,7 @@ on four corners); Newton's method is fast where the modes are right and lost whe
 number of sweeps (12, 24, 48, 96) followed by up to three Newton steps in the modes that they found, and the better of the two
 points is kept. Mostly the first iteration ends it.
 
-At the solution every contact is open, sticking or sliding, and every joint row free or at a bound. Within its mode it obeys
+At the solution every contact is open, sticking or sliding, and every row free or at a bound. Within its mode it obeys
 three smooth equations R(v, x) = 0, v = J u + cfm x, and M (u - u0) = J^T x, so the tangents obey the linear system
 
     Rv J_i du + E_i dx_i + r_i = 0,    M du = b + sum_j J_j^T dx_j,    E = Rx + cfm Rv,    b, r: what the data contribute.
@@ -23,10 +23,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array
+from jaxtyping import Array, Float, Int
 
 from flexor.contact.laws import SOFT, Block, Row, Slope, contact_law, linearised, row_law, slope, softened, turned
-from flexor.contact.problem import Problem, pulled, velocity, visit, visit_rows
+from flexor.contact.problem import Problem, generalised_impulse, velocity, visit, visit_rows
 from flexor.contact.sweep import Scales, bolder, into_disc, inverse3, scales_of, sweep
 from flexor.dynamics.crba import solve_inertia
 from flexor.dynamics.kept import kept
@@ -35,6 +35,16 @@ from flexor.spatial import dot, matmul, matvec
 SWEEPS = (12, 96)  # sweeps in the first iteration, doubled from one to the next, and at most
 NEWTON = 3  # Newton steps in an iteration
 STALE = 5  # iterations without progress after which there is no hope of any
+
+
+class Solution(NamedTuple):
+    """The velocity, impulses of contacts and of rows, the residual in velocity, and the number of iterations."""
+
+    u: Float[Array, " nv"]
+    x: Float[Array, "n 3"]
+    y: Float[Array, " m"]
+    residual: Float[Array, ""]
+    iterations: Int[Array, ""]
 
 
 class _Point(NamedTuple):
@@ -47,13 +57,11 @@ class _Point(NamedTuple):
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def solve_implicitly(
-    iterations: int, tolerance: float, p: Problem, start: tuple[Array, Array]
-) -> tuple[Array, Array, Array, Array, Array]:
-    """The velocity u, impulses of contacts and of joint rows, the residual in velocity, and the number of iterations."""
+def solve_implicitly(iterations: int, tolerance: float, p: Problem, start: tuple[Array, Array]) -> Solution:
+    """The velocity with the impulses that obey all laws, from the impulses `start`."""
     x, y = start
-    if not len(p.wanted) and not len(p.wanted_row):
-        return p.free, x, y, jnp.zeros((), x.dtype), jnp.zeros((), int)
+    if not len(p.cones.wanted) and not len(p.rows.wanted):
+        return Solution(p.free, x, y, jnp.zeros((), x.dtype), jnp.zeros((), int))
     scales = scales_of(p)
     floor = jnp.maximum(tolerance, 16 * jnp.finfo(p.free.dtype).eps * (1 + jnp.max(jnp.abs(p.free))))
 
@@ -77,7 +85,7 @@ def solve_implicitly(
 
     first, zero = _point(p, scales, x, y), jnp.zeros((), int)
     _, best, count, _ = lax.while_loop(unsolved, iterate, (first, first, zero, zero))
-    return *best, count
+    return Solution(*best, count)
 
 
 def _point(p: Problem, scales: Scales, x: Array, y: Array) -> _Point:
@@ -95,8 +103,8 @@ def _best(p: Problem, new: _Point, old: _Point) -> _Point:
     def keep(_: None, item: tuple[Array, Array]) -> tuple[None, Array]:
         return None, item[1]
 
-    _, x = visit(p.active, choose, keep, None, (new.x, old.x))
-    _, y = visit_rows(p.active_row, choose, keep, None, (new.y, old.y))
+    _, x = visit(p.cones.active, choose, keep, None, (new.x, old.x))
+    _, y = visit_rows(p.rows.active, choose, keep, None, (new.y, old.y))
     return _Point(jnp.where(closer, new.u, old.u), x, y, jnp.where(closer, new.error, old.error))
 
 
@@ -107,7 +115,7 @@ def _aim(u: Array, x: Array, block: Block, A: Array) -> tuple[Array, Array]:
 
 
 def _aim_row(u: Array, y: Array, row: Row, a: Array) -> Array:
-    """The same of a joint row."""
+    """The same of a row."""
     return y - (dot(row.J, u) + row.cfm * y - row.wanted) / a
 
 
@@ -127,8 +135,8 @@ def residual(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> Array:
         return jnp.maximum(worst, jnp.abs(off)), None
 
     zero = jnp.zeros((), x.dtype)
-    worst, _ = visit(p.active, contact, lambda w, _: (w, None), zero, (x, p.blocks(scales.rate), scales.A))
-    return visit_rows(p.active_row, limit, lambda w, _: (w, None), worst, (y, p.rows(), scales.a_row))[0]
+    worst, _ = visit(p.cones.active, contact, lambda w, _: (w, None), zero, (x, p.cones.blocks(scales.rate), scales.A))
+    return visit_rows(p.rows.active, limit, lambda w, _: (w, None), worst, (y, p.rows.data(), scales.a_row))[0]
 
 
 def _mode(u: Array, x: Array, block: Block, A: Array) -> tuple[Array, Array]:
@@ -138,7 +146,7 @@ def _mode(u: Array, x: Array, block: Block, A: Array) -> tuple[Array, Array]:
 
 
 def _mode_row(u: Array, y: Array, row: Row, a: Array) -> tuple[Array, Array]:
-    """Mode of a joint row (at the lower, at the upper bound)."""
+    """Mode of a row (at the lower, at the upper bound)."""
     aim = _aim_row(u, y, row, a)
     return aim <= row.low, aim >= row.high
 
@@ -154,13 +162,13 @@ class _Laws(NamedTuple):
 
 def _laws(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> tuple[_Laws, _Laws]:
     """The laws of all contacts and of all rows, each in the mode that its impulse is in."""
-    blocks, rows = p.blocks(scales.rate), p.rows()
-    closed, sliding = _each(_mode, (p.active, p.active), (u, x, blocks, scales.A), (None, 0, 0, 0))
-    low, high = _each(_mode_row, (p.active_row, p.active_row), (u, y, rows, scales.a_row), (None, 0, 0, 0))
-    v, v_row = matvec(p.J, u) + p.cfm[:, None] * x, matvec(p.J_row, u) + p.cfm_row * y
-    idle = ~p.active_row  # an idle row stays where it is: at zero, as if that were its lower bound
+    blocks, rows = p.cones.blocks(scales.rate), p.rows.data()
+    closed, sliding = _each(_mode, (p.cones.active, p.cones.active), (u, x, blocks, scales.A), (None, 0, 0, 0))
+    low, high = _each(_mode_row, (p.rows.active, p.rows.active), (u, y, rows, scales.a_row), (None, 0, 0, 0))
+    v, v_row = matvec(p.cones.J, u) + p.cones.cfm[:, None] * x, matvec(p.rows.J, u) + p.rows.cfm * y
+    idle = ~p.rows.active  # an idle row stays where it is: at zero, as if that were its lower bound
     rows = rows._replace(low=jnp.where(idle, 0.0, rows.low))
-    part, part_row = ((closed & p.active, sliding), v, x, blocks), ((low | idle, high), v_row, y, rows)
+    part, part_row = ((closed & p.cones.active, sliding), v, x, blocks), ((low | idle, high), v_row, y, rows)
     R, Rv, Rx = _each(partial(linearised, contact_law), (v, scales.A, scales.A), part)
     r, rv, rx = _each(partial(linearised, row_law), (v_row, v_row, v_row), part_row)
     return _Laws(R, Rv, Rx, (contact_law, *part)), _Laws(r, rv, rx, (row_law, *part_row))
@@ -182,7 +190,7 @@ def _newton(p: Problem, scales: Scales, own: Scales, now: _Point) -> _Point:
     def add(_: None, item: tuple[Array, ...]) -> tuple[None, Array]:
         return None, item[0] + item[1]
 
-    def tried(length: Array) -> _Point:
+    def point_at(length: Array) -> _Point:
         def contact(_: None, item: tuple[Array, Array, Array]) -> tuple[None, Array]:
             x, dx, friction = item
             xn = jnp.maximum(x[0] + length * dx[0], 0.0)
@@ -192,16 +200,16 @@ def _newton(p: Problem, scales: Scales, own: Scales, now: _Point) -> _Point:
             y, dy, low, high = item
             return None, jnp.clip(y + length * dy, low, high)
 
-        _, x = visit(p.active, contact, stay, None, (now.x, dx, p.friction))
-        _, y = visit_rows(p.active_row, row, stay, None, (now.y, dy, p.low, p.high))
+        _, x = visit(p.cones.active, contact, stay, None, (now.x, dx, p.cones.friction))
+        _, y = visit_rows(p.rows.active, row, stay, None, (now.y, dy, p.rows.low, p.rows.high))
         return _point(p, scales, x, y)
 
     def shorter(carry: tuple[_Point, Array]) -> tuple[_Point, Array]:
         best, length = carry
-        return _best(p, tried(length), best), length / 2
+        return _best(p, point_at(length), best), length / 2
 
-    _, x = visit(p.active, add, stay, None, (now.x, dx))
-    _, y = visit_rows(p.active_row, add, stay, None, (now.y, dy))
+    _, x = visit(p.cones.active, add, stay, None, (now.x, dx))
+    _, y = visit_rows(p.rows.active, add, stay, None, (now.y, dy))
     full = _point(p, scales, x, y)
     full = full._replace(error=jnp.where(jnp.isnan(full.error), jnp.inf, full.error))
     one = jnp.ones((), x.dtype)
@@ -220,7 +228,7 @@ def _newton_step(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> tu
         n, a, c = turned(k.aim, block.J)
         H, b = carry
         for left, right in ((n + k.cone * a, k.normal * n), (a, k.along * a), (c, k.across * c)):
-            H = H + left[:, None] * right
+            H = H + left[:, None] * right[None]
         return (H, b - (n * k.z[0] + a * k.z[1] + c * k.z[2])), k
 
     def limit(carry: tuple[Array, Array], item: tuple[Array, Row, Array]) -> tuple[Any, Any]:
@@ -229,30 +237,31 @@ def _newton_step(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> tu
         E = Rx + jnp.maximum(row.cfm, SOFT * a) * Rv
         H, b = carry
         K, z = Rv / E, R / E
-        return (H + row.J[:, None] * (K * row.J), b - row.J * z), (K, z)
+        return (H + row.J[:, None] * (K * row.J)[None], b - row.J * z), (K, z)
 
     zero, zeros = jnp.zeros((), x.dtype), jnp.zeros_like(p.free)
-    blocks = (x, p.blocks(scales.rate), scales.A, scales.stiff)
+    blocks = (x, p.cones.blocks(scales.rate), scales.A, scales.stiff)
     idle = Slope(jnp.zeros(2, x.dtype), zero, zero, zero, zero, jnp.zeros(3, x.dtype))
-    system, slopes = visit(p.active, contact, lambda c, _: (c, idle), (p.M, zeros), blocks)
-    system, row_slopes = visit_rows(p.active_row, limit, lambda c, _: (c, (zero, zero)), system, (y, p.rows(), scales.a_row))
+    system, slopes = visit(p.cones.active, contact, lambda c, _: (c, idle), (p.M, zeros), blocks)
+    rows = (y, p.rows.data(), scales.a_row)
+    system, row_slopes = visit_rows(p.rows.active, limit, lambda c, _: (c, (zero, zero)), system, rows)
     du = _substitute(_eliminate(system[0]), system[1])
 
     def response(_: None, item: tuple[Array, Slope]) -> tuple[None, Array]:
         J, k = item
         dn, da, dc = turned(k.aim, matvec(J, du))
-        pushed = k.normal * dn
-        along, across = k.z[1] + k.along * da + k.cone * pushed, k.z[2] + k.across * dc
+        normal = k.normal * dn
+        along, across = k.z[1] + k.along * da + k.cone * normal, k.z[2] + k.across * dc
         return None, -jnp.stack(
-            [k.z[0] + pushed, k.aim[0] * along - k.aim[1] * across, k.aim[1] * along + k.aim[0] * across]
+            [k.z[0] + normal, k.aim[0] * along - k.aim[1] * across, k.aim[1] * along + k.aim[0] * across]
         )
 
     def response_row(_: None, item: tuple[Array, tuple[Array, Array]]) -> tuple[None, Array]:
         J, (K, z) = item
         return None, -z - K * dot(J, du)
 
-    _, dx = visit(p.active, response, lambda _, item: (None, idle.z), None, (p.J, slopes))
-    _, dy = visit_rows(p.active_row, response_row, lambda _, item: (None, zero), None, (p.J_row, row_slopes))
+    _, dx = visit(p.cones.active, response, lambda _, item: (None, idle.z), None, (p.cones.J, slopes))
+    _, dy = visit_rows(p.rows.active, response_row, lambda _, item: (None, zero), None, (p.rows.J, row_slopes))
     return dx, dy
 
 
@@ -270,7 +279,7 @@ def _eliminate(H: Array) -> list[tuple[Array, Array, Array]]:
         pivot, floor = H[0, 0], least * jnp.max(jnp.abs(H[0]))
         inverse = 1 / jnp.where(jnp.abs(pivot) < floor, jnp.copysign(floor, pivot), pivot)
         factors.append((inverse, H[0, 1:] * inverse, H[1:, 0]))
-        H = H[1:, 1:] - H[1:, :1] * factors[-1][1]
+        H = H[1:, 1:] - H[1:, :1] * factors[-1][1][None]
     return factors
 
 
@@ -296,32 +305,32 @@ def _solve_jvp(iterations: int, tolerance: float, primals: Any, tangents: Any) -
     scales = scales_of(p)
     contact, row = _laws(p, scales, u, x, y)
     respond = _responses(p, scales, contact, row)
-    b = matvec(p.M, dp.free) - matvec(dp.M, u - p.free) + pulled(dp.J, x) + y @ dp.J_row
-    dv = matvec(dp.J, u) + dp.cfm[:, None] * x
-    r = matvec(contact.Rv, dv) + _data_tangents(contact.part, dp.blocks(jnp.zeros_like(p.wanted)))
-    r_row = row.Rv * (matvec(dp.J_row, u) + dp.cfm_row * y) + _data_tangents(row.part, dp.rows())
+    b = matvec(p.M, dp.free) - matvec(dp.M, u - p.free) + generalised_impulse(dp.cones.J, x) + y @ dp.rows.J
+    dv = matvec(dp.cones.J, u) + dp.cones.cfm[:, None] * x
+    r = matvec(contact.Rv, dv) + _data_tangents(contact.part, dp.cones.blocks(jnp.zeros_like(p.cones.wanted)))
+    r_row = row.Rv * (matvec(dp.rows.J, u) + dp.rows.cfm * y) + _data_tangents(row.part, dp.rows.data())
     dx, dy = respond(b, r, r_row)
-    du = solve_inertia(p.M, p.chol, b + pulled(p.J, dx) + dy @ p.J_row)
-    off = matvec(contact.Rv, matvec(p.J, du) + p.cfm[:, None] * dx) + matvec(contact.Rx, dx) + r
-    off_row = row.Rv * (matvec(p.J_row, du) + p.cfm_row * dy) + row.Rx * dy + r_row
+    du = solve_inertia(p.M, p.chol, b + generalised_impulse(p.cones.J, dx) + dy @ p.rows.J)
+    off = matvec(contact.Rv, matvec(p.cones.J, du) + p.cones.cfm[:, None] * dx) + matvec(contact.Rx, dx) + r
+    off_row = row.Rv * (matvec(p.rows.J, du) + p.rows.cfm * dy) + row.Rx * dy + r_row
     more, more_row = respond(jnp.zeros_like(b), off, off_row)
-    du = du + solve_inertia(p.M, p.chol, pulled(p.J, more) + more_row @ p.J_row)
-    still = jnp.zeros_like(error), np.zeros((), jax.dtypes.float0)
-    return (u, x, y, error, count), (du, dx + more, dy + more_row, *still)
+    du = du + solve_inertia(p.M, p.chol, generalised_impulse(p.cones.J, more) + more_row @ p.rows.J)
+    still: Any = np.zeros((), jax.dtypes.float0)
+    return Solution(u, x, y, error, count), Solution(du, dx + more, dy + more_row, jnp.zeros_like(error), still)
 
 
 def _responses(p: Problem, scales: Scales, contact: _Laws, row: _Laws) -> Callable[..., tuple[Array, Array]]:
     """The linear map (b, r, r_row) -> (dx, dy) of the linearised laws; what it needs is computed once."""
-    E_inv = _each(inverse3, scales.A, (contact.Rx + softened(p.cfm, scales.A)[:, None, None] * contact.Rv,))
-    E_row = row.Rx + jnp.maximum(p.cfm_row, SOFT * scales.a_row) * row.Rv
-    KJ, KJ_row = matmul(matmul(E_inv, contact.Rv), p.J), (row.Rv / E_row)[:, None] * p.J_row
-    H = p.M + p.J_row.T @ KJ_row
-    H = H + jnp.einsum("nka,nkb->ab", p.J, KJ) if len(KJ) else H
+    E_inv = _each(inverse3, scales.A, (contact.Rx + softened(p.cones.cfm, scales.A)[:, None, None] * contact.Rv,))
+    E_row = row.Rx + jnp.maximum(p.rows.cfm, SOFT * scales.a_row) * row.Rv
+    KJ, KJ_row = matmul(matmul(E_inv, contact.Rv), p.cones.J), (row.Rv / E_row)[:, None] * p.rows.J
+    H = p.M + p.rows.J.T @ KJ_row
+    H = H + jnp.einsum("nka,nkb->ab", p.cones.J, KJ) if len(KJ) else H
     factors = _eliminate(H)
 
-    def respond(pushed: Array, r: Array, r_row: Array) -> tuple[Array, Array]:
+    def respond(b: Array, r: Array, r_row: Array) -> tuple[Array, Array]:
         z, z_row = matvec(E_inv, r), r_row / E_row
-        du = _substitute(factors, pushed - pulled(p.J, z) - z_row @ p.J_row)
+        du = _substitute(factors, b - generalised_impulse(p.cones.J, z) - z_row @ p.rows.J)
         return -z - matvec(KJ, du), -z_row - matvec(KJ_row, du)
 
     return respond

@@ -1,4 +1,4 @@
-"""The laws of one contact and of one joint row, R(v, x) = 0 within a mode, and how an impulse answers to a velocity by them.
+"""The laws of one contact and of one row, R(v, x) = 0 within a mode, and how an impulse answers to a velocity by them.
 
 At a solution every contact is open, sticking or sliding, and every row free or at a bound; v = J u + cfm x.
 """
@@ -26,7 +26,7 @@ class Block(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One joint row, or with a leading axis all of them."""
+    """One row, or with a leading axis all of them."""
 
     J: Array
     wanted: Array
@@ -51,9 +51,9 @@ def contact_law(mode: tuple[Array, Array], v: Array, x: Array, block: Block) -> 
 
 
 def row_law(mode: tuple[Array, Array], v: Array, y: Array, row: Row) -> Array:
-    """R of one joint row in a mode (at the lower bound, at the upper bound), v = J u + E y."""
+    """R of one row in a mode (at the lower bound, at the upper bound), v = J u + E y."""
     at_low, at_high = mode
-    # the bound that is not met may be infinite: it must not enter, not even as a tangent
+    # the bound at which the row is not may be infinite: it must not enter, not even as a tangent
     bound = jnp.where(at_low, row.low, jnp.where(at_high, row.high, 0.0))
     return jnp.where(at_low | at_high, y - bound, v - row.wanted)
 

@@ -8,9 +8,7 @@ diffusivity). Forces are unchanged where the motion is steady, and the step may 
 h < 2 m / slope (see `friction.py`), which in slow sliding is a small part of a millisecond.
 """
 
-from collections.abc import Callable
 from fnmatch import fnmatchcase
-from typing import ClassVar, NamedTuple
 
 import equinox as eqx
 import jax
@@ -18,26 +16,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from flexor.contact.contact import AbstractContact, FreeStep, Instant, Loads, Outcome
 from flexor.contact.contacts import Contacts, contact_jacobian, tapped
-from flexor.contact.ncp import NCP, Impulses
+from flexor.contact.detect import candidates, detect
+from flexor.contact.ncp import NCP, Impulses, no_impulses
 from flexor.contact.penalty import Penalty
-from flexor.dynamics import Kinematics
 from flexor.model.model import Model
 from flexor.spatial import matvec
-from flexor.taps import tap
+from flexor.taps import Handler, tap
 
 
-class Soft(NamedTuple):
-    """What the soft pairs bring to a step: generalised force, damping matrix (zero if explicit); and for every candidate its
-    velocity, as listeners left it, and the forces that they have not heard yet."""
-
-    force: Float[Array, " nv"]
-    damping: Float[Array, "nv nv"]
-    velocity: Float[Array, "ncon 3"]
-    forces: Float[Array, "ncon 3"]
-
-
-class Mixed(eqx.Module):
+class Mixed(AbstractContact):
     """`penalty` for pairs whose name matches `soft` (shell pattern, e.g. `floor~*`), `ncp` for the others and for the joints.
 
     `implicit` takes the soft pairs' friction at the end of the step, stable at any step length. Taps of `contact.*` keep a row
@@ -49,7 +38,9 @@ class Mixed(eqx.Module):
     penalty: Penalty = Penalty()
     soft: str = eqx.field(static=True, default="floor~*")
     implicit: bool = eqx.field(static=True, default=True)
-    impulsive: ClassVar[bool] = True
+
+    def sources(self, model: Model) -> tuple[str, ...]:
+        return self.ncp.sources(model)
 
     def check(self, model: Model) -> None:
         """Raises when the pattern matches no pair."""
@@ -60,56 +51,38 @@ class Mixed(eqx.Module):
                 f"Mixed(soft='{self.soft}') matches no pair of '{model.topology.name}'; it has {known or 'none'}."
             )
 
-    def init(self, model: Model, contacts: Contacts) -> Impulses:
-        """No impulses yet, for the rows of the NCP."""
-        _, rows = self._rows(model, contacts)
-        return self.ncp.init(model, eqx.filter_eval_shape(lambda c: _take(c, rows), contacts))
+    def init(self, model: Model) -> Impulses:
+        return no_impulses(model, len(self._split(model, candidates(model.topology))[1]))
 
-    def _rows(self, model: Model, contacts: Contacts) -> tuple[np.ndarray, np.ndarray]:
-        """Candidates of the soft pairs, and the others."""
+    def _split(self, model: Model, pair: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        """Candidates of the soft pairs, and the others; `pair` is the pair of every candidate."""
         pairs = model.topology.pairs
-        soft = np.array([fnmatchcase(pairs[p].name, self.soft) for p in contacts.pair], dtype=bool)
+        soft = np.array([fnmatchcase(pairs[p].name, self.soft) for p in pair], dtype=bool)
         return np.flatnonzero(soft), np.flatnonzero(~soft)
 
-    def soft_forces(
-        self, model: Model, kin: Kinematics, contacts: Contacts, qd: Float[Array, " nv"]
-    ) -> tuple[Contacts, Soft]:
-        """The contacts as listeners may have changed them, and the forces of the soft pairs."""
-        contacts, depth = tapped(model, kin, contacts)
-        rows, _ = self._rows(model, contacts)
-        own = _take(contacts, rows)
+    def forces(self, now: Instant) -> Loads:
+        """Those of the soft pairs; the other candidates, as listeners may have changed them, are left to the NCP."""
+        model, kin, _, qd = now
+        contacts, depth = tapped(model, kin, detect(model, kin))
+        soft, rigid = self._split(model, contacts.pair)
+        own = _take(contacts, soft)
         J = contact_jacobian(model, kin, contacts)
         all_velocity = tap("contact.relative_velocity", matvec(J, qd))
-        velocity = all_velocity[rows]
+        velocity = all_velocity[soft]
         zero = jnp.zeros(len(contacts), qd.dtype)
-        fn_raw = zero.at[rows].set(self.penalty.normal_force(own, depth[rows], -velocity[:, 0]))
-        fn = tap("contact.normal_force", fn_raw)[rows]
+        fn_law = zero.at[soft].set(self.penalty.normal_force(own, depth[soft], -velocity[:, 0]))
+        fn = tap("contact.normal_force", fn_law)[soft]
         drag = self.penalty.friction.drag(own.friction, fn, velocity[:, 1:])
         law = -drag[:, None] * velocity[:, 1:]
-        ft_raw = jnp.zeros((len(contacts), 2), qd.dtype).at[rows].set(law)
-        ft = tap("contact.friction_force", ft_raw)[rows]
-        force = jnp.einsum("ck,ckd->d", jnp.concatenate([fn[:, None], ft], axis=1), J[rows])
-        none = jnp.zeros((len(qd), len(qd)), qd.dtype)
-        damping = _secant(drag, law, ft, J[rows, 1:]) if self.implicit else none
-        return contacts, Soft(force, damping, all_velocity, jnp.concatenate([fn_raw[:, None], ft_raw], axis=1))
+        ft_law = jnp.zeros((len(contacts), 2), qd.dtype).at[soft].set(law)
+        ft = tap("contact.friction_force", ft_law)[soft]
+        force = jnp.einsum("ck,ckd->d", jnp.concatenate([fn[:, None], ft], axis=1), J[soft])
+        damping = _secant(drag, law, ft, J[soft, 1:]) if self.implicit else None
+        soft_forces = {"contact.normal_force": fn_law, "contact.friction_force": ft_law}
+        return Loads(force, damping, _take(contacts, rigid), _among(rigid, all_velocity, soft_forces))
 
-    def resolve(
-        self,
-        soft: Soft,
-        model: Model,
-        kin: Kinematics,
-        contacts: Contacts,
-        q: Float[Array, " nq"],
-        qd: Float[Array, " nv"],
-        free: Float[Array, " nv"],
-        M: Float[Array, "nv nv"],
-        dt: Float[Array, ""],
-        memory: Impulses,
-    ) -> tuple[Float[Array, " nv"], Float[Array, " nv"], Impulses]:
-        """`NCP.resolve` for the pairs that are not soft; contacts and forces as `soft_forces` returned them."""
-        _, rows = self._rows(model, contacts)
-        listener = _among(rows, soft)
-        return self.ncp.resolve(model, kin, _take(contacts, rows), q, qd, free, M, dt, memory, listener)
+    def resolve(self, step: FreeStep, loads: Loads, memory: Impulses) -> Outcome:
+        return self.ncp.resolve(step, loads, memory)
 
 
 def _take(contacts: Contacts, rows: np.ndarray) -> Contacts:
@@ -126,17 +99,19 @@ def _secant(drag: Array, law: Array, force: Array, J: Float[Array, "n 2 nv"]) ->
     return jnp.einsum("c,cki,ckj->ij", drag * jnp.maximum(more, 1.0), J, J)
 
 
-def _among(rows: np.ndarray, soft: Soft) -> Callable[[str, Array], Array]:
-    """A tap for the NCP's rows: places them among the soft ones, lets the listeners hear all, and takes them out again."""
-    known = {"contact.normal_force": soft.forces[:, 0], "contact.friction_force": soft.forces[:, 1:]}
+def _among(rows: np.ndarray, velocity: Float[Array, "ncon 3"], soft_forces: dict[str, Array]) -> Handler:
+    """A tap for the NCP's candidates: listeners get all candidates, and the NCP those of the given rows.
 
-    def heard(name: str, value: Array) -> Array:
+    Velocities are as the listeners left them; of the soft forces they get the law's own, since they add to them once more.
+    """
+
+    def tap_among(name: str, value: Array) -> Array:
         if name == "contact.relative_velocity":
-            return soft.velocity[rows]
-        if name in known:
-            among = known[name].at[rows].set(value)
+            return velocity[rows]
+        if name in soft_forces:
+            among = soft_forces[name].at[rows].set(value)
             changed = tap(name, among)
             return value if changed is among else changed[rows]
         return value if name.startswith("contact.") else tap(name, value)
 
-    return heard
+    return tap_among

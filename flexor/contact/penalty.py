@@ -1,12 +1,12 @@
 """Penalty contact: forces from overlap and its rate (Hunt & Crossley 1975), friction from the sliding speed."""
 
-from typing import ClassVar
-
-import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from flexor.contact.contact import AbstractContact, Instant, Loads
 from flexor.contact.contacts import Contacts, contact_jacobian, tapped
+from flexor.contact.detect import detect
+from flexor.contact.equality import violation
 from flexor.contact.friction import AbstractFriction, BrownMcPhee
 from flexor.dynamics import Kinematics
 from flexor.model.model import Model
@@ -14,16 +14,25 @@ from flexor.spatial import matvec
 from flexor.taps import tap
 
 
-class Penalty(eqx.Module):
+class Penalty(AbstractContact):
     """Normal force k d^n (1 + c d') of the overlap d, never pulling; friction by one of the laws in `contact.friction`.
 
-    Joint limits are one-sided spring-dampers; dry joint friction is loss tanh(qd / joint_velocity).
+    Joint limits are one-sided spring-dampers, equalities two-sided ones; dry joint friction is loss tanh(qd / joint_velocity).
     """
 
     friction: AbstractFriction = BrownMcPhee()
     exponent: float = 1.5
     joint_velocity: float = 1e-2
-    impulsive: ClassVar[bool] = False
+
+    def sources(self, model: Model) -> tuple[str, ...]:
+        return ()
+
+    def forces(self, now: Instant) -> Loads:
+        model, kin, q, qd = now
+        joints = self.limit_force(model, q, qd) + self.friction_force(model, qd)
+        if model.topology.equalities:
+            joints = joints + self.equality_force(model, q, qd)
+        return Loads(joints + self.contact_force(model, kin, detect(model, kin), qd))
 
     def contact_force(
         self, model: Model, kin: Kinematics, contacts: Contacts, qd: Float[Array, " nv"]
@@ -58,6 +67,12 @@ class Penalty(eqx.Module):
             down = jnp.where(high > 0, jnp.maximum(k * high + d * qd[at_v], 0.0), 0.0)
             force = force.at[at_v].set(up - down)
         return tap("joint.limit_force", force)
+
+    def equality_force(self, model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"]) -> Float[Array, " nv"]:
+        """-J^T (k r + d J qd) of equalities violated by r."""
+        r, J = violation(model, q)
+        table = model.equalities
+        return tap("joint.equality_force", -(table.stiffness * r + table.damping * matvec(J, qd)) @ J)
 
     def friction_force(self, model: Model, qd: Float[Array, " nv"]) -> Float[Array, " nv"]:
         """Dry friction in the joints, smoothed at rest."""

@@ -12,12 +12,43 @@ from jaxtyping import Array, Bool, Float
 from flexor.contact.laws import Block, Row
 from flexor.spatial import matvec
 
-FEW = 4  # joint rows that are not worth a question whether any of them is active
+FEW = 4  # rows that are not worth a question whether any of them is active
+
+
+class Cones(NamedTuple):
+    """Contacts as the solver takes them: blocks of a normal and two tangents, with impulses in a circular cone; `wanted` is w of
+    the normal."""
+
+    J: Float[Array, "n 3 nv"]
+    Y: Float[Array, "n nv 3"]
+    wanted: Float[Array, " n"]
+    cfm: Float[Array, " n"]
+    friction: Float[Array, " n"]
+    active: Bool[Array, " n"]
+
+    def blocks(self, rate: Array) -> Block:
+        """All contacts; `rate` scales their slip to impulses."""
+        return Block(self.J, self.wanted, self.cfm, self.friction, rate)
+
+
+class Bounded(NamedTuple):
+    """Rows as the solver takes them, with impulses from `low` to `high`."""
+
+    J: Float[Array, "m nv"]
+    Y: Float[Array, "m nv"]
+    wanted: Float[Array, " m"]
+    cfm: Float[Array, " m"]
+    low: Float[Array, " m"]
+    high: Float[Array, " m"]
+    active: Bool[Array, " m"]
+
+    def data(self) -> Row:
+        """All rows, as their law takes them."""
+        return Row(self.J, self.wanted, self.cfm, self.low, self.high)
 
 
 class Problem(NamedTuple):
-    """Data of the NCP: contacts (blocks of normal and two tangents), then joint rows; `wanted` is w. The factor of M and
-    Y = M^-1 J^T are there for speed: derivatives do not go through them.
+    """Data of the NCP. The factor of M and Y = M^-1 J^T are there for speed: derivatives do not go through them.
 
     What is not active has no impulse. It costs nothing where no member of a batch wants it (in a SIMD kernel), or where there
     is no batch; otherwise it is computed and dropped.
@@ -26,27 +57,8 @@ class Problem(NamedTuple):
     free: Float[Array, " nv"]
     M: Float[Array, "nv nv"]
     chol: Float[Array, "nv nv"]
-    J: Float[Array, "n 3 nv"]
-    Y: Float[Array, "n nv 3"]
-    wanted: Float[Array, " n"]
-    cfm: Float[Array, " n"]
-    friction: Float[Array, " n"]
-    J_row: Float[Array, "m nv"]
-    Y_row: Float[Array, "m nv"]
-    wanted_row: Float[Array, " m"]
-    cfm_row: Float[Array, " m"]
-    low: Float[Array, " m"]
-    high: Float[Array, " m"]
-    active: Bool[Array, " n"]
-    active_row: Bool[Array, " m"]
-
-    def blocks(self, rate: Array) -> Block:
-        """All contacts; `rate` scales their slip to impulses."""
-        return Block(self.J, self.wanted, self.cfm, self.friction, rate)
-
-    def rows(self) -> Row:
-        """All joint rows."""
-        return Row(self.J_row, self.wanted_row, self.cfm_row, self.low, self.high)
+    cones: Cones
+    rows: Bounded
 
 
 def visit(
@@ -67,7 +79,7 @@ def visit(
     return lax.scan(lambda carry, item: lax.cond(item[0], f, skip, carry, item[1]), carry, (active, items))
 
 
-visit_rows = partial(visit, at_once=True)  # joint rows mostly are idle all at once
+visit_rows = partial(visit, at_once=True)  # rows mostly are idle all at once
 
 
 def velocity(p: Problem, x: Array, y: Array) -> Array:
@@ -79,10 +91,10 @@ def velocity(p: Problem, x: Array, y: Array) -> Array:
     def push_row(u: Array, item: tuple[Array, Array]) -> tuple[Array, None]:
         return u + item[0] * item[1], None
 
-    u, _ = visit(p.active, push, lambda u, _: (u, None), p.free, (p.Y, x))
-    return visit_rows(p.active_row, push_row, lambda u, _: (u, None), u, (p.Y_row, y))[0]
+    u, _ = visit(p.cones.active, push, lambda u, _: (u, None), p.free, (p.cones.Y, x))
+    return visit_rows(p.rows.active, push_row, lambda u, _: (u, None), u, (p.rows.Y, y))[0]
 
 
-def pulled(J: Float[Array, "n 3 nv"], x: Float[Array, "n 3"]) -> Float[Array, " nv"]:
+def generalised_impulse(J: Float[Array, "n 3 nv"], x: Float[Array, "n 3"]) -> Float[Array, " nv"]:
     """J^T x of all contacts."""
     return jnp.einsum("nka,nk->a", J, x) if len(J) else jnp.zeros(J.shape[2], J.dtype)

@@ -44,9 +44,10 @@ def _unit(v: Array) -> tuple[Array, Array]:
 
 def _balls_on_plane(plane: Placed, centres: Array, radius: Array | float) -> Touch:
     normal = plane.rot[:, 2]
-    distance = dot(centres - plane.pos, normal) - radius
-    point_b = centres - radius * normal
-    return Touch(point_b - distance[:, None] * normal, point_b, jnp.broadcast_to(normal, point_b.shape), distance)
+    normals = jnp.broadcast_to(normal, centres.shape)
+    distance = dot(centres - plane.pos[None], normals) - radius
+    point_b = centres - radius * normals
+    return Touch(point_b - distance[:, None] * normals, point_b, normals, distance)
 
 
 def _ends(capsule: Placed) -> Array:
@@ -63,13 +64,15 @@ def plane_capsule(plane: Placed, capsule: Placed) -> Touch:
 
 
 def plane_box(plane: Placed, box: Placed) -> Touch:
-    return _balls_on_plane(plane, box.pos + rotate(box.rot, jnp.asarray(_CORNERS, box.size.dtype) * box.size), 0.0)
+    return _balls_on_plane(
+        plane, box.pos[None] + rotate(box.rot, jnp.asarray(_CORNERS, box.size.dtype) * box.size[None]), 0.0
+    )
 
 
 def plane_mesh(plane: Placed, mesh: Placed) -> Touch:
     """One candidate for each vertex of the convex hull."""
     assert mesh.vertices is not None
-    return _balls_on_plane(plane, mesh.pos + rotate(mesh.rot, mesh.vertices), 0.0)
+    return _balls_on_plane(plane, mesh.pos[None] + rotate(mesh.rot, mesh.vertices), 0.0)
 
 
 def plane_cylinder(plane: Placed, cylinder: Placed) -> Touch:
@@ -84,7 +87,7 @@ def plane_cylinder(plane: Placed, cylinder: Placed) -> Touch:
     third = -0.5 * down, np.sqrt(0.75) * side
     rim = jnp.stack([lower + radius * down, -lower + radius * down])
     stand = jnp.stack([lower + radius * (third[0] + third[1]), lower + radius * (third[0] - third[1])])
-    return _balls_on_plane(plane, cylinder.pos + jnp.concatenate([rim, stand]), 0.0)
+    return _balls_on_plane(plane, cylinder.pos[None] + jnp.concatenate([rim, stand]), 0.0)
 
 
 def _two_balls(a: Array, radius_a: Array, b: Array, radius_b: Array) -> Touch:
@@ -163,8 +166,8 @@ def _nearest_on_segment(p: Array, d: Array, h: Array) -> Array:
     breaks = jnp.concatenate([jnp.where(moving, (h - p) / safe, 0.0), jnp.where(moving, (-h - p) / safe, 0.0)])
     ends = jnp.array([0.0, 1.0], p.dtype)
     breaks = jnp.sort(jnp.concatenate([ends, jnp.clip(breaks, 0.0, 1.0)]))
-    x = p + breaks[:, None] * d
-    slope = dot(x - jnp.clip(x, -h, h), d)
+    x = p[None] + breaks[:, None] * d[None]
+    slope = dot(x - jnp.clip(x, -h[None], h[None]), jnp.broadcast_to(d, x.shape))
     left = jnp.max(jnp.where(slope < 0, breaks, 0.0))
     slope_left = jnp.max(jnp.where(slope < 0, slope, -jnp.inf))
     reached = slope >= 0
@@ -217,10 +220,10 @@ def _polygon_distance(corners: Array, p: Array) -> tuple[Array, Array]:
     following = jnp.roll(corners, -1, axis=0)
     edge = following - corners
     square = dot(edge, edge)
-    t = jnp.clip(dot(p - corners, edge) / square, 0.0, 1.0)
-    gap = p - (corners + t[:, None] * edge)
+    t = jnp.clip(dot(p[None] - corners, edge) / square, 0.0, 1.0)
+    gap = p[None] - (corners + t[:, None] * edge)
     outward = jnp.stack([edge[:, 1], -edge[:, 0]], axis=-1) / jnp.sqrt(square)[:, None]
-    height = dot(p - corners, outward)
+    height = dot(p[None] - corners, outward)
     below = corners[:, 1] <= p[1]
     crossing = (below != (following[:, 1] <= p[1])) & (below == (height < 0))
     inside = jnp.sum(crossing.astype(int)) % 2 == 1

@@ -1,4 +1,4 @@
-"""Projected Gauss-Seidel: a sweep visits every contact, then every joint row, and gives each the impulse that suits it best
+"""Projected Gauss-Seidel: a sweep visits every contact, then every row, and gives each the impulse that suits it best
 while all others stay, and somewhat more of it (over-relaxation).
 
 **Jams.** A contact that can move one way only, and that way within the cone of friction, can jam: friction undoes what the normal
@@ -41,7 +41,7 @@ class Scales(NamedTuple):
 
 
 def scales_of(p: Problem) -> Scales:
-    eye, tiny = jnp.eye(3, dtype=p.J.dtype), jnp.finfo(p.J.dtype).tiny
+    eye, tiny = jnp.eye(3, dtype=p.cones.J.dtype), jnp.finfo(p.cones.J.dtype).tiny
 
     def contact(_: None, item: tuple[Array, Array, Array, Array]) -> tuple[None, tuple[Array, ...]]:
         J, Y, cfm, friction = item
@@ -59,12 +59,12 @@ def scales_of(p: Problem) -> Scales:
         a = dot(item[0], item[1]) + item[2]
         return None, jnp.where(a > tiny, a, 1.0)
 
-    one = jnp.ones((), p.J.dtype)
-    idle = (eye, eye, one, jnp.zeros(2, p.J.dtype), one, one, one)
+    one = jnp.ones((), p.cones.J.dtype)
+    idle = (eye, eye, one, jnp.zeros(2, p.cones.J.dtype), one, one, one)
     _, (A, stick, hold, slip, normal, rate, stiff) = visit(
-        p.active, contact, lambda _, item: (None, idle), None, (p.J, p.Y, p.cfm, p.friction)
+        p.cones.active, contact, lambda _, item: (None, idle), None, (p.cones.J, p.cones.Y, p.cones.cfm, p.cones.friction)
     )
-    _, a_row = visit_rows(p.active_row, row, lambda _, item: (None, one), None, (p.J_row, p.Y_row, p.cfm_row))
+    _, a_row = visit_rows(p.rows.active, row, lambda _, item: (None, one), None, (p.rows.J, p.rows.Y, p.rows.cfm))
     return Scales(A, stick, hold, slip, normal, rate, stiff, a_row)
 
 
@@ -81,18 +81,18 @@ def bolder(scales: Scales, count: Array) -> Scales:
 
 def sweep(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
     """One projected Gauss-Seidel sweep over all contacts, then over all rows; u is the velocity with these impulses."""
-    items = (x, p.blocks(scales.rate), p.Y, scales.A, scales.stick, scales.hold, scales.slip, scales.normal)
-    u, x = visit(p.active, _visit_contact, lambda u, item: (u, item[0]), u, items)
-    u, y = visit_rows(p.active_row, _visit_row, lambda u, item: (u, item[0]), u, (y, p.rows(), p.Y_row, scales.a_row))
+    items = (x, p.cones.blocks(scales.rate), p.cones.Y, scales.A, scales.stick, scales.hold, scales.slip, scales.normal)
+    u, x = visit(p.cones.active, _visit_contact, lambda u, item: (u, item[0]), u, items)
+    u, y = visit_rows(p.rows.active, _visit_row, lambda u, item: (u, item[0]), u, (y, p.rows.data(), p.rows.Y, scales.a_row))
     return u, x, y
 
 
 def _visit_contact(u: Array, item: tuple[Any, ...]) -> tuple[Array, Array]:
     """One contact given all others: the sticking impulse if the cone holds it, else one on the cone's edge; both over-relaxed."""
     x, block, Y, A, S, hold, G, normal = item
-    known = block.cfm * x - jnp.zeros_like(x).at[0].set(block.wanted)
+    given = block.cfm * x - jnp.zeros_like(x).at[0].set(block.wanted)
     # two sums side by side: everything here waits for the last
-    lack = (known + matvec(block.J[:, ::2], u[::2])) + matvec(block.J[:, 1::2], u[1::2])
+    lack = (given + matvec(block.J[:, ::2], u[::2])) + matvec(block.J[:, 1::2], u[1::2])
     stick = x - matvec(S, lack)
     holds = (stick[0] > 0) & (dot(stick[1:], stick[1:]) <= hold * stick[0] ** 2)
     new = lax.cond(holds, lambda: stick, lambda: _slide(x, lack, block, A, G, normal))

@@ -11,9 +11,11 @@ from flexor.dynamics.energy import (
     total_mass,
 )
 from flexor.dynamics.forces import actuator_force, passive_force
-from flexor.dynamics.integrate import displacement_rate, integrate
-from flexor.dynamics.jacobians import frame_jacobian, point_jacobian
+from flexor.dynamics.frames import frame_jacobian, frame_pose, frame_velocity, frames
+from flexor.dynamics.integrate import difference, displacement_rate, integrate
+from flexor.dynamics.jacobians import body_jacobian, point_jacobian
 from flexor.dynamics.kinematics import Kinematics, body_poses, body_velocities, forward_kinematics
+from flexor.dynamics.random_state import random_state
 from flexor.dynamics.rnea import bias_force, gravity_force, rnea
 
 __all__ = [
@@ -21,21 +23,27 @@ __all__ = [
     "aba",
     "actuator_force",
     "bias_force",
+    "body_jacobian",
     "body_poses",
     "body_velocities",
     "centre_of_mass",
     "centroidal_momentum",
     "centroidal_momentum_matrix",
     "crba",
+    "difference",
     "displacement_rate",
     "forward_kinematics",
     "frame_jacobian",
+    "frame_pose",
+    "frame_velocity",
+    "frames",
     "gravity_force",
     "integrate",
     "kinetic_energy",
     "passive_force",
     "point_jacobian",
     "potential_energy",
+    "random_state",
     "rnea",
     "total_mass",
 ]

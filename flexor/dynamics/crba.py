@@ -37,7 +37,7 @@ def factor_inertia(M: Float[Array, "nv nv"]) -> Float[Array, "nv nv"]:
     return jnp.linalg.cholesky(jax.lax.stop_gradient(M)[::-1, ::-1])
 
 
-def inverse_times(chol: Float[Array, "nv nv"], b: Float[Array, "nv *n"]) -> Float[Array, "nv *n"]:
+def inverse_times(chol: Float[Array, "nv nv"], b: Float[Array, " nv *n"]) -> Float[Array, " nv *n"]:
     """M^-1 b with the factor of `factor_inertia`; as a function of b alone."""
     return jax.scipy.linalg.cho_solve((chol, True), b[::-1])[::-1]
 

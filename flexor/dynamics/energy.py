@@ -51,7 +51,7 @@ def spring_stretch(model: Model, q: Float[Array, " nq"]) -> Float[Array, " nv"]:
         if not len(joints):
             continue
         rows = t.q_start[joints][:, None] + quat_at + np.arange(4)
-        now, rest = take(q, rows), take(model.rest, rows) * np.array([1, -1, -1, -1])
+        now, rest = take(q, rows), take(model.rest, rows) * jnp.array([[1.0, -1, -1, -1]], q.dtype)
         now = now / jnp.linalg.norm(now, axis=-1, keepdims=True)
         rest = rest / jnp.linalg.norm(rest, axis=-1, keepdims=True)
         stretch = stretch.at[t.v_start[joints][:, None] + v_at + np.arange(3)].set(quat_log(quat_mul(rest, now)))
@@ -63,7 +63,7 @@ def spring_stretch(model: Model, q: Float[Array, " nq"]) -> Float[Array, " nv"]:
 
 def centroidal_momentum_matrix(model: Model, kin: Kinematics) -> Float[Array, "6 nv"]:
     """A with A qd = (angular momentum about the centre of mass, linear momentum), world axes (Orin & Goswami 2008)."""
-    arm = centre_of_mass(model, kin) - kin.origin[model.topology.dofs.node]
+    arm = centre_of_mass(model, kin)[None] - kin.origin[model.topology.dofs.node]
     return shift_force(composite_momenta(model, kin), arm).T
 
 

@@ -64,7 +64,8 @@ def _joined(model: Model) -> tuple[Array, Array, Array]:
     at, total = pos + rotate(rot, com), scatter_sum(mass, carrier, n)
     centre = scatter_sum(mass[:, None] * at, carrier, n) / jnp.where(total > 0, total, 1.0)[:, None]
     d = at - take(centre, carrier)
-    about = (dot(d, d)[:, None, None] * jnp.eye(3, dtype=d.dtype) - d[:, :, None] * d[:, None, :]) * mass[:, None, None]
+    eye = jnp.eye(3, dtype=d.dtype)[None]
+    about = (dot(d, d)[:, None, None] * eye - d[:, :, None] * d[:, None, :]) * mass[:, None, None]
     about = scatter_sum(six_of(about + rotated_inertia(rot, six)), carrier, n)
     several = np.isin(np.arange(n), carrier[welded])
     alone = ~welded & ~several

@@ -28,7 +28,7 @@ def rnea(
     else:
         v, c = node_velocities(model, kin, qd)
         base = jnp.concatenate([jnp.zeros(3, qd.dtype), -model.gravity])
-        a = accumulate_outward(nodes.levels, nodes.parent, carried + c) + base
+        a = accumulate_outward(nodes.levels, nodes.parent, carried + c) + base[None]
         f = node_momenta(model, kin, a) + force_cross(v, node_momenta(model, kin, v))
     if wrench is not None:
         f = f - node_wrenches(model, kin, wrench)

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float
 from flexor import simd
 from flexor.identify.segments import Segments
 from flexor.model.model import State, as_control
-from flexor.solvers import RigidSolver, SemiImplicitEuler, Simulator
+from flexor.solvers import Simulator
 
 if TYPE_CHECKING:
     from flexor.identify.problem import Problem
@@ -33,10 +33,8 @@ WORTH = 3  # free numbers for each velocity from which the chain is cheaper
 
 def applies(sim: Simulator, p: int) -> bool:
     """Whether q+ = q + h qd+ for this simulator, and p numbers are enough for it to be worth while."""
-    if not isinstance(sim.solver, RigidSolver) or not isinstance(sim.solver.integrator, SemiImplicitEuler):
-        return False
     t = sim.model.topology
-    return t.nq == t.nv and not t.pairs and not any(j.limited for j in t.joints) and p >= WORTH * t.nv
+    return t.nq == t.nv and sim.solver.moves_by_velocity(sim.model) and p >= WORTH * t.nv
 
 
 def rows(problem: "Problem") -> Callable[..., Any]:
@@ -117,7 +115,9 @@ def _row(
 
     def velocity(z: Array, q: Array, qd: Array) -> tuple[Array, State]:
         sim = problem.simulator(z)[0]
-        new = sim.solver.step(sim.model, State(q, qd, state.time, state.memory), as_control(sim.model, u), sim.dt)
+        new = sim.solver.step(
+            sim.model, State(q, qd, state.time, state.memory, state.history), as_control(sim.model, u), sim.dt
+        )
         return new.qd, new
 
     at = (z, state.q, state.qd)

@@ -101,7 +101,7 @@ def discover(
         done = count(1)
 
         def report(cost: float) -> None:
-            if progress is not None:  # how many inputs will be taken away is not known before
+            if progress is not None:  # how many inputs will be taken away is unknown before
                 progress(next(done), 0, cost)
 
         for output in outputs:

@@ -1,7 +1,7 @@
 """`Fit`: the result of an identification."""
 
-import json
 import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,13 +10,13 @@ import numpy as np
 
 from flexor.identify.posterior import Posterior
 from flexor.model.model import Model
-from flexor.model.save import save
-from flexor.solvers import HybridSolver, Simulator
+from flexor.solvers import Simulator
 
 
 @dataclass(frozen=True, eq=False)
 class Errors:
-    """Root mean square errors on some segments: `weighted` in units of the noise, and of each column in its own unit."""
+    """Root mean square errors on some segments: `weighted` in units of the noise (or of the motion, see `Fit.unit`), and of each
+    column in its own unit."""
 
     weighted: float
     columns: dict[str, float]
@@ -57,6 +57,14 @@ class Fit:
     curves: Curves
     remarks: list[str] = field(default_factory=list)
     seconds: float = 0.0
+    noise_known: bool = True
+    """Whether the noise was given with the logs: weighted errors are in its units then, and in those of the motion's spread
+    otherwise."""
+
+    @property
+    def unit(self) -> str:
+        """What weighted errors are measured in."""
+        return "noise" if self.noise_known else "motion"
 
     @property
     def model(self) -> Model:
@@ -69,18 +77,27 @@ class Fit:
             raise RuntimeError(f"the identification of '{self.model.topology.name}' failed: {self.message}.")
         return self
 
+    @property
+    def unexplained(self) -> float:
+        """Error of the predictions on the training segments over the spread of the motion, root mean square over the columns: 0
+        where they are exact, 1 where they are no better than the mean."""
+        c, trains = self.curves, ~self.curves.held_out
+        return relative_error((c.after - c.measured)[trains], c.measured[trains])
+
     def rows(self, level: float = 0.9) -> list[dict[str, Any]]:
-        """One row for each number of each parameter: name, start, estimate, interval."""
+        """One row for each number of each parameter: name, start, estimate, and the interval's `low` and `high`, None where
+        there is none (`remarks` says why)."""
         intervals = self.posterior.intervals(level) if self.posterior is not None else {}
         made = []
         for name, value in self.values.items():
             low, high = intervals.get(name, (np.full(value.shape, np.nan),) * 2)
-            numbers = zip(np.ravel(self.start[name]), np.ravel(value), np.ravel(low), np.ravel(high), strict=True)
+            numbers = zip(*(np.ravel(x) for x in (self.start[name], value, low, high)), strict=True)
             for i, (a, b, lo, hi) in enumerate(numbers):
                 label = name if value.size == 1 else f"{name}.{i}"
-                made.append(
-                    {"parameter": label, "start": float(a), "estimate": float(b), "low": float(lo), "high": float(hi)}
+                between = (
+                    {"low": float(lo), "high": float(hi)} if np.isfinite([lo, hi]).all() else {"low": None, "high": None}
                 )
+                made.append({"parameter": label, "start": float(a), "estimate": float(b), **between})
         return made
 
     def summary(self) -> dict[str, Any]:
@@ -101,34 +118,48 @@ class Fit:
             "history": self.history,
         })  # fmt: skip
 
-    def save(self, folder: str | os.PathLike[str], *, formats: tuple[str, ...] = ("xml",)) -> list[Path]:
-        """Writes `fit.json`, the identified description (`xml` for MJCF, `urdf`), and the networks, into a folder."""
-        folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        written = [folder / "fit.json"]
-        written[0].write_text(json.dumps(self.summary(), indent=1) + "\n", encoding="utf-8")
-        for ending in formats:
-            path = folder / f"{self.model.topology.name}.{ending}"
-            save(self.model, path)
-            written.append(path)
-        if isinstance(self.sim.solver, HybridSolver):
-            path = folder / "augmentation.safetensors"
-            self.sim.solver.augmentation.save(path)
-            written.append(path)
-        return written
+    def save(
+        self, folder: str | os.PathLike[str], *, formats: Sequence[str] = ("xml",), classes: Iterable[type] = ()
+    ) -> list[Path]:
+        """Writes into a folder: `simulator/`, which `fx.open` opens; `fit.json` and `fit.safetensors`, which `Fit.load` reads;
+        and the identified description (`xml` for MJCF, `urdf`). `classes` as for `Simulator.save`. Returns the paths."""
+        from flexor.identify.fit_files import save
+
+        return save(self, folder, formats=formats, classes=classes)
+
+    @staticmethod
+    def load(folder: str | os.PathLike[str], *, classes: Iterable[type] = ()) -> "Fit":
+        """Reads what `save` wrote: simulator, values, posterior, errors, curves, messages."""
+        from flexor.identify.fit_files import load
+
+        return load(folder, classes=classes)
 
     def __str__(self) -> str:
         lines = [f"{self.model.topology.name}: {self.message} in {self.seconds:.1f} s"]
         lines += [
-            f"  {r['parameter']}: {r['start']:.5g} -> {r['estimate']:.5g}  [{r['low']:.5g}, {r['high']:.5g}]"
+            f"  {r['parameter']}: {r['start']:.5g} -> {r['estimate']:.5g}  {_interval(r['low'], r['high'])}"
             for r in self.rows()
         ]
         if self.held_out is not None and self.held_out_before is not None:
             before, after = self.held_out_before.weighted, self.held_out.weighted
-            lines.append(f"  held-out error: {before:.4g} -> {after:.4g} (units of the noise)")
+            lines.append(f"  held-out error: {before:.4g} -> {after:.4g} (units of the {self.unit})")
         if self.posterior is not None:
             lines += [f"  {sentence}" for sentence in self.posterior.sentences()]
         return "\n".join(lines + [f"  {r}" for r in self.remarks])
+
+
+def relative_error(difference: np.ndarray, measured: np.ndarray) -> float:
+    """Root mean square of differences over the spread of what was measured, each column in its own; NaN: not measured."""
+    seen = np.isfinite(measured)
+    square, middle = np.nan_to_num(difference**2, nan=np.inf), np.nan_to_num(measured)
+    count = np.maximum(seen.sum((0, 1)), 1)
+    spread = (np.where(seen, middle - np.where(seen, middle, 0.0).sum((0, 1)) / count, 0.0) ** 2).sum((0, 1))
+    moves = spread > 0
+    return float(np.sqrt(np.mean(np.where(seen, square, 0.0).sum((0, 1))[moves] / spread[moves]))) if moves.any() else 0.0
+
+
+def _interval(low: float | None, high: float | None) -> str:
+    return "(no interval)" if low is None or high is None else f"[{low:.5g}, {high:.5g}]"
 
 
 def _for_json(value: Any) -> Any:

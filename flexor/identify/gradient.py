@@ -139,7 +139,7 @@ class LBFGS(AbstractSearch):
     def outcome(self, problem: Problem, state: _Descent) -> Outcome:
         count = int(state.done)
         if not np.isfinite(float(state.cost)):
-            return Outcome(True, False, "the simulation left the finite numbers at the start: begin from other parameters")
+            return Outcome(True, False, "the simulation diverges from the first parameters: begin from others")
         if not float(state.gain) > self.tolerance:
             return Outcome(True, True, f"converged after {count} iterations")
         return Outcome(count >= self.iterations, False, f"stopped after {count} iterations, before it had converged")
@@ -204,7 +204,7 @@ class Adam(AbstractSearch):
     def outcome(self, problem: Problem, state: _Descent) -> Outcome:
         count = int(state.done)
         if count and not np.isfinite(float(state.cost)):
-            return Outcome(True, False, "the loss left the finite numbers: a shorter horizon or a smaller rate may help")
+            return Outcome(True, False, "the loss diverged: a shorter horizon or a smaller rate may help")
         return Outcome(count >= self.steps, True, f"{count} steps of Adam")
 
     def best(self, problem: Problem, state: _Descent) -> tuple[Array, Array, Array]:

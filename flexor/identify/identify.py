@@ -1,9 +1,9 @@
 """`identify`: parameters and networks of a simulator from logs."""
 
+import copy
 import dataclasses
 import hashlib
 import os
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -16,16 +16,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flexor.identify.fit import Curves, Errors, Fit
+from flexor.files import write_with
+from flexor.identify.fit import Curves, Errors, Fit, relative_error
 from flexor.identify.levenberg import FENCE, Point, begin, settle
 from flexor.identify.log import Log, check_against, check_excitation
 from flexor.identify.posterior import Posterior, posterior
 from flexor.identify.problem import Build, Normal, Observe, Problem, observe_columns, program
 from flexor.identify.search import AbstractSearch, BasinHopping, LevenbergMarquardt, Outcome
 from flexor.identify.segments import Shooting, cut
+from flexor.identify.units import suspected_units
 from flexor.model.charts import Coordinates, coordinates
 from flexor.model.model import Model
-from flexor.solvers import HybridSolver, Simulator
+from flexor.solvers import Simulator
 from flexor.solvers.trajectory import Trajectory
 
 WORSE = 1.5  # times the noise, from which errors are remarked upon
@@ -48,6 +50,7 @@ def identify(
     search: AbstractSearch | None = None,
     held_out: float | Sequence[Log] = 0.2,
     seed: int = 0,
+    check_units: bool = True,
     checkpoint: str | os.PathLike[str] | None = None,
     progress: Progress | None = None,
 ) -> Fit:
@@ -57,6 +60,7 @@ def identify(
     your own that may be free too, and `build(model, extra)` puts them into the model. `prior` maps patterns to the standard
     deviation, in units of the parameter's size, by which it is believed to be near its start. `held_out` is a share of the
     segments, or further logs, on which the result is judged. With `checkpoint` a run that was interrupted goes on where it was.
+    `check_units=False` takes logs whose units look wrong, such as angles far beyond the joints' limits.
     Everything is computed in float64; the result has the simulator's precision.
     """
     begun = time.perf_counter()
@@ -66,18 +70,18 @@ def identify(
         runs = as_logs(logs)
         further = [] if isinstance(held_out, float | int) else as_logs(held_out)
         networks, patterns = _split_free(sim, free)
-        place = coordinates(sim.model, patterns, bounds=bounds, extra=extra)
+        place = coordinates(sim.model, patterns, bounds=_bounds(sim, patterns, bounds), extra=extra)
         sim = eqx.tree_at(lambda s: s.model, sim, place.at_start(sim.model))
-        _check_logs(runs, further, sim.model, observe is None)
-        noise, known = _noise(runs + further)
+        _check_logs(runs, further, sim.model, observe is None, check_units)
+        noise, noise_known = _noise(runs + further)
         look = observe_columns(sim.model, runs[0].columns) if observe is None else observe
         segments = cut(sim, runs + further, shooting, noise)
         apart = hold_out(segments[1], len(runs), held_out if isinstance(held_out, float | int) else None, seed)
         search = _choose(search, shooting, bounds)
-        spread = _prior(place, prior, known)
+        spread = _prior(place, prior, noise_known)
         problem = Problem(
             sim, place, segments[0], look, build, held_out=apart, networks=networks, free_start=shooting.free_start,
-            prior=spread, noise_known=known,
+            prior=spread, noise_known=noise_known,
         )  # fmt: skip
         if problem.count <= problem.p and spread is None and not networks:
             raise ValueError(
@@ -86,6 +90,9 @@ def identify(
         found = _search(problem, search, seed, checkpoint, progress)
         names = tuple((runs + further)[i].name for i in segments[1])
         fit = _result(problem, search, *found, runs[0].columns, names, dtype)
+        if fit.unexplained >= 1 or not np.isfinite(fit.unexplained):
+            hint = _units_hint(problem, runs + further, shooting) if observe is None and check_units else None
+            fit = _unexplained(fit, hint)
         return dataclasses.replace(fit, seconds=time.perf_counter() - begun)
 
 
@@ -107,17 +114,35 @@ def as_logs(logs: Any) -> list[Log]:
 def _split_free(sim: Simulator, free: Sequence[str]) -> tuple[bool, list[str]]:
     patterns = [p for p in ([free] if isinstance(free, str) else free) if p != "augment"]
     networks = len(patterns) < len([free] if isinstance(free, str) else free)
-    if networks and not isinstance(sim.solver, HybridSolver):
+    if networks and sim.augmentation is None:
         raise ValueError("'augment' is free, but the simulator has no networks: `sim.augment(blueprint)` first.")
     if not patterns and not networks:
         raise ValueError("nothing is free: name parameters by patterns such as '*.mass', or 'augment'.")
     return networks, patterns
 
 
-def _check_logs(runs: Sequence[Log], further: Sequence[Log], model: Model, of_coordinates: bool) -> None:
+def _bounds(sim: Simulator, free: Sequence[str], bounds: Mapping[str, Any] | None) -> dict[str, Any]:
+    """The given bounds, and those of free delays: from zero to the longest for which the model keeps past inputs."""
+    found = dict(bounds or {})
+    for a in sim.model.topology.actuators:
+        name, longest = f"actuator.{a.name}.delay", a.samples * sim.solver.shortest_step(float(sim.dt))
+        if not a.samples or not any(fnmatchcase(name, pattern) for pattern in free):
+            continue
+        given = next((pattern for pattern in found if fnmatchcase(name, pattern)), None)
+        if given is None:
+            found[name] = (0.0, longest)
+        elif np.ndim(found[given]) == 1 and found[given][-1] > longest * (1 + 1e-9):
+            raise ValueError(
+                f"the bounds of '{name}' reach {found[given][-1]:.6g} s, but past inputs are kept for {longest:.6g} s: "
+                f"`fx.with_delay(model, ..., dt=..., longest={found[given][-1]:.6g})` keeps more."
+            )
+    return found
+
+
+def _check_logs(runs: Sequence[Log], further: Sequence[Log], model: Model, of_coordinates: bool, units: bool) -> None:
     logs = [*runs, *further]
     for log in logs if of_coordinates else ():
-        check_against(log, model)
+        check_against(log, model, units=units)
     check_excitation(runs, model)
     for log in logs[1:]:
         if log.columns != logs[0].columns:
@@ -240,15 +265,9 @@ def _signature(problem: Problem, search: AbstractSearch) -> str:
 
 
 def _keep(path: Path, problem: Problem, search: AbstractSearch, state: Any, history: list[float]) -> None:
-    leaves = {f"leaf{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(state))}
-    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".npz")
-    os.close(handle)
-    try:
-        np.savez(name, signature=_signature(problem, search), history=np.array(history), **leaves)  # type: ignore[arg-type]
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    leaves: Any = {f"leaf{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(state))}
+    signature = _signature(problem, search)
+    write_with({path: lambda part: np.savez(part, signature=signature, history=np.array(history), **leaves)})
 
 
 def _resume(path: Path, problem: Problem, search: AbstractSearch, fresh: Any) -> tuple[Any, list[float]]:
@@ -290,8 +309,31 @@ def _result(
     return Fit(
         astype(sim, dtype), values, first, extra,
         outcome.ok, outcome.message, history, errors["old", "train"], errors["new", "train"], errors["new", "apart"],
-        errors["old", "apart"], after, _curves(problem, old, new, columns, names), remarks,
+        errors["old", "apart"], after, _curves(problem, old, new, columns, names), remarks, noise_known=problem.noise_known,
     )  # fmt: skip
+
+
+def _unexplained(fit: Fit, hint: str | None) -> Fit:
+    """A fit whose predictions are no better than a constant is none, however its search ended."""
+    error = f"{fit.unexplained:.2g} times the motion" if np.isfinite(fit.unexplained) else "without bound"
+    message = f"{fit.message}, but its predictions are no better than a constant: they are off by {error}"
+    return dataclasses.replace(fit, ok=False, message=message, remarks=[*fit.remarks, *([] if hint is None else [hint])])
+
+
+def _units_hint(problem: Problem, logs: list[Log], shooting: Shooting) -> str | None:
+    """Whether other units would explain the logs, by the program that described the result: it costs no compilation."""
+
+    def error(given: list[Log]) -> float:
+        segments, _ = cut(problem.sim, given, shooting, _noise(given)[0])
+        other = copy.copy(problem)
+        other.segments = jax.device_put(segments)
+        z, d = np.stack([problem.start] * 2), np.zeros((2, segments.number, problem.k))
+        r = np.asarray(program(other, _described, hasty=True)(z, d)[0])[0]
+        weight, trains = np.asarray(segments.weight), ~problem.held_out
+        own = r / np.where(weight > 0, weight, np.nan)
+        return relative_error(own[trains], np.where(weight > 0, segments.measured, np.nan)[trains])
+
+    return suspected_units(logs, problem.sim.model, error)
 
 
 def _described(problem: Problem, z: Any, d: Any) -> tuple[Any, tuple[Simulator, dict[str, Any], dict[str, Any]]]:
@@ -318,13 +360,17 @@ def _judge(problem: Problem, z: Any, normal: Normal | None) -> tuple[Posterior |
     if not problem.coordinates.size:
         return None, []
     if normal is None:
-        return None, [f"no posterior: {problem.p} free numbers are too many for it; fit the parameters alone to get one"]
+        networks = ", those of the networks among them," if problem.networks else ""
+        return None, [
+            f"no intervals: {problem.p} free numbers{networks} are more than the {MOST_COLUMNS} up to which they are computed; "
+            "fit the parameters alone to get them"
+        ]
     if not np.isfinite(np.asarray(normal.A)).all():
-        return None, ["no posterior: the derivatives at the result are not finite"]
-    known, trains = problem.noise_known, ~problem.held_out
-    after = posterior(problem.coordinates, np.asarray(z), normal, problem.count, trains, known, problem.prior)
+        return None, ["no intervals: the derivatives at the result are not finite"]
+    trains, noise_known = ~problem.held_out, problem.noise_known
+    after = posterior(problem.coordinates, np.asarray(z), normal, problem.count, trains, noise_known, problem.prior)
     remarks = [*_at_bounds(problem.coordinates, np.asarray(z)), *_at_fences(problem, np.asarray(z))]
-    if known and after.scale > WORSE:
+    if noise_known and after.scale > WORSE:
         starts = "" if problem.k else "the measured starts are noisy (`free_start` estimates them), "
         remarks.append(
             f"the errors are {after.scale:.1f} times what the noise explains: {starts}the model lacks something (an "

@@ -4,33 +4,30 @@ import csv
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from flexor.identify.units import check_units, converted
 from flexor.model.model import Model
 from flexor.model.topology import Topology
 from flexor.solvers.trajectory import Trajectory
 
 GAP = 5.0  # times the usual time between rows
 NOISY = 1.5  # times its noise, which a column must vary by in order to tell anything
-UNITS = {
-    "hinge": ((180 / np.pi, "q", "degrees"), (np.pi / 180, "qd", "degrees per second"),
-              (np.pi / 30, "qd", "revolutions per minute"), (1e-3, "time", "milliseconds")),
-    "slide": ((1e3, "q", "millimetres"), (1e-3, "qd", "millimetres per second"), (1e2, "q", "centimetres"),
-              (1e-2, "qd", "centimetres per second")),
-}  # fmt: skip
-"""For each kind of joint: slope of the coordinate over the velocity, and which of the two is in what unit then."""
 
 
 @dataclass(frozen=True, eq=False)
 class Log:
     """One run. `values[k]` was measured at `time[k]`; `columns` names what: `q.elbow`, `qd.elbow` (as `Trajectory` does), or the
-    numbers that `observe` of `identify` returns. `noise` is the standard deviation of each column; None: not known, then it
-    is estimated from the residuals. `controls[k]` acts from `time[k]` to `time[k + 1]`. `start` is (q, qd) at `time[0]` where
-    known. NaN among the values means "not measured", and is allowed only where `missing` says so.
+    numbers that `observe` of `identify` returns. `noise` is the standard deviation of each column, by name or pattern
+    (`{"q.*": 1e-3}`); None: unknown, then it is estimated from the residuals. `controls[k]` acts from `time[k]` to
+    `time[k + 1]`. `start` is (q, qd) at `time[0]`, if it is known. `before` are the inputs that acted before `time[0]`, which
+    matter where actuators have a delay; None: those of the first row. NaN among the values means "not measured", and is allowed
+    only where `missing` says so.
     """
 
     time: np.ndarray
@@ -41,9 +38,11 @@ class Log:
     start: tuple[np.ndarray, np.ndarray] | None = None
     missing: bool = False
     name: str = "log"
+    before: np.ndarray | None = None
 
     def __post_init__(self) -> None:
-        for field, value in (("time", self.time), ("values", self.values), ("controls", self.controls)):
+        for field, value in (("time", self.time), ("values", self.values), ("controls", self.controls),
+                             ("before", self.before)):  # fmt: skip
             if value is not None:
                 object.__setattr__(self, field, np.asarray(value, float))
         object.__setattr__(self, "columns", tuple(self.columns))
@@ -51,6 +50,9 @@ class Log:
             object.__setattr__(self, "start", tuple(np.asarray(x, float) for x in self.start))
         self._check_shapes()
         self._check_numbers()
+        if self.noise is not None:
+            own = {c: float(s) for pattern, s in self.noise.items() for c in self.columns if fnmatchcase(c, pattern)}
+            object.__setattr__(self, "noise", own)
 
     def _check_shapes(self) -> None:
         rows, width = self.time.size, len(self.columns)
@@ -64,15 +66,22 @@ class Log:
             raise ValueError(
                 f"'{self.name}': controls need a row for each of the {rows} times (or {rows - 1}), got {self.controls.shape}."
             )
+        width_u = None if self.controls is None else self.controls.shape[1]
+        if self.before is not None and self.before.shape != (width_u,):
+            raise ValueError(
+                f"'{self.name}': `before` needs a number for each of the {width_u or 0} controls, got {self.before.shape}."
+            )
         if len(set(self.columns)) < width:
             raise ValueError(
                 f"'{self.name}' has a column twice: {next(c for c in self.columns if self.columns.count(c) > 1)}."
             )
-        for column, sigma in (self.noise or {}).items():
-            if column not in self.columns:
-                raise ValueError(f"'{self.name}': noise is given for '{column}', which is not a column.")
+        for pattern, sigma in (self.noise or {}).items():
+            if not any(fnmatchcase(c, pattern) for c in self.columns):
+                raise ValueError(
+                    f"'{self.name}': noise is given for '{pattern}', but the columns are {', '.join(self.columns)}."
+                )
             if not sigma > 0:
-                raise ValueError(f"'{self.name}': the noise of '{column}' must be positive, got {sigma}.")
+                raise ValueError(f"'{self.name}': the noise of '{pattern}' must be positive, got {sigma}.")
 
     def _check_numbers(self) -> None:
         if not np.isfinite(self.time).all() or (np.diff(self.time) <= 0).any():
@@ -97,7 +106,7 @@ class Log:
             raise ValueError(
                 f"'{self.name}' has a gap of {steps[at]:.3g} s after {self.time[at]:.3g} s, "
                 f"where rows are {np.median(steps):.3g} s apart: the motion in "
-                "between is not known. Split the log there (`Log.split`)."
+                "between is unknown. Split the log there (`Log.split`)."
             )
 
     @staticmethod
@@ -116,29 +125,38 @@ class Log:
 
     @staticmethod
     def of(trajectory: Trajectory, *, noise: Mapping[str, float] | None = None, name: str = "log", **others: Any) -> "Log":
-        """A simulated or loaded trajectory as a log of all coordinates and velocities, from its own first state."""
+        """A simulated or loaded trajectory as a log of all coordinates and velocities, from its own first state; before it, all
+        inputs were zero, as after `reset`, unless `before` says otherwise."""
         t = trajectory.topology
         columns = (*(f"q.{t.q_name(i)}" for i in range(t.nq)), *(f"qd.{t.dof_name(i)}" for i in range(t.nv)))
         q, qd = np.asarray(trajectory.q), np.asarray(trajectory.qd)
         values = np.concatenate([q, qd], axis=1)
         u = np.asarray(trajectory.u) if t.nu else None
+        others = {"before": np.zeros(t.nu) if t.nu else None, **others}
         return Log(np.asarray(trajectory.time), values, columns, u, noise, (q[0], qd[0]), name=name, **others)
 
     @staticmethod
     def read(
-        path: str | os.PathLike[str], model: Model, *, noise: Mapping[str, float] | None = None, **others: Any
+        path: str | os.PathLike[str],
+        model: Model,
+        *,
+        noise: Mapping[str, float] | None = None,
+        units: Mapping[str, str] | None = None,
+        **others: Any,
     ) -> "Log":
         """Reads a CSV, HDF5 or NPZ file with the columns `time`, `u.<actuator>` and whatever was measured.
 
-        HDF5 and NPZ hold one array for each column, or are files that `Trajectory.save` wrote.
+        HDF5 and NPZ hold one array for each column, or are files that `Trajectory.save` wrote; recorded taps are left aside.
+        `noise` may name columns of the robot that this file lacks. `units` converts columns that are not in SI units, by name
+        or pattern: {"q.*": "deg", "time": "ms"}; `noise` is in SI units in any case.
         """
         path = Path(path)
-        table = _read_table(path, model)
-        known = _known(model.topology)
-        unknown = [c for c in table if c not in known]
+        table = converted(_read_table(path, model), units or {}, path.name)
+        own_columns = _columns_of(model.topology)
+        unknown = [c for c in table if c not in own_columns]
         if unknown:
             raise ValueError(f"'{path.name}' has the column '{unknown[0]}', which '{model.topology.name}' does not; "
-                             f"it has time, {', '.join(sorted(known - {'time'}))}.")  # fmt: skip
+                             f"it has time, {', '.join(sorted(own_columns - {'time'}))}.")  # fmt: skip
         if "time" not in table:
             raise ValueError(f"'{path.name}' has no column 'time'.")
         actuators = [f"u.{a.name}" for a in model.topology.actuators]
@@ -150,21 +168,33 @@ class Log:
         if controls is not None:  # a trajectory's first row has no control beside it; the others led to their row
             controls = controls[1:] if np.isnan(controls[0]).all() else controls
         values = np.stack([table[c] for c in columns], axis=1) if columns else np.zeros((len(table["time"]), 0))
-        known_noise = {c: s for c, s in (noise or {}).items() if c in columns}
-        return Log(table["time"], values, columns, controls, known_noise or None, name=path.stem, **others)
+        own = _noise_here(noise or {}, columns, own_columns - {"time", *actuators}, path.name)
+        return Log(table["time"], values, columns, controls, own, name=path.stem, **others)
 
     def between(self, first: int, last: int, start: tuple[Any, Any] | None = None) -> "Log":
         """Rows first to last, both included."""
         whole = first == 0 and last == len(self.time) - 1
         u = None if self.controls is None else self.controls[first:last]
+        before = self.before if first == 0 or self.controls is None else self.controls[first - 1]
         begin = start if start is not None else self.start if first == 0 else None
         return replace(
             self, time=self.time[first : last + 1], values=self.values[first : last + 1], controls=u, start=begin,
+            before=before,
             name=self.name if whole else f"{self.name}[{first}:{last}]",
         )  # fmt: skip
 
 
-def _known(t: Topology) -> set[str]:
+def _noise_here(
+    noise: Mapping[str, float], columns: Sequence[str], of_robot: set[str], name: str
+) -> dict[str, float] | None:
+    """The entries of `noise` that match one of the columns; raises for those that no column of the robot matches."""
+    for pattern in noise:
+        if not any(fnmatchcase(c, pattern) for c in of_robot):
+            raise ValueError(f"'{name}': noise is given for '{pattern}', but the columns are {', '.join(columns)}.")
+    return {p: s for p, s in noise.items() if any(fnmatchcase(c, p) for c in columns)} or None
+
+
+def _columns_of(t: Topology) -> set[str]:
     return {"time", *(f"q.{t.q_name(i)}" for i in range(t.nq)), *(f"qd.{t.dof_name(i)}" for i in range(t.nv)),
             *(f"u.{a.name}" for a in t.actuators)}  # fmt: skip
 
@@ -199,7 +229,8 @@ def _read_csv(path: Path) -> dict[str, np.ndarray]:
         table = np.array([[float(x) if x.strip() else np.nan for x in row] for row in rows])
     except ValueError as error:
         raise ValueError(f"'{path.name}' holds something that is not a number: {error}.") from error
-    return {c.strip(): table[:, i] for i, c in enumerate(head)}
+    columns = {c.strip(): table[:, i] for i, c in enumerate(head)}
+    return {c: x for c, x in columns.items() if not c.startswith("tap.")}
 
 
 def _read_columns(path: Path) -> dict[str, np.ndarray]:
@@ -213,7 +244,9 @@ def _read_columns(path: Path) -> dict[str, np.ndarray]:
             with h5py.File(path, "r") as file:
                 table = {name: np.asarray(value, float) for name, value in file.items()}
     except Exception as error:  # zip, HDF5 and NumPy have many ways to say that a file is broken
-        raise ValueError(f"'{path.name}' is neither a whole trajectory nor a file of columns: {error}.") from error
+        raise ValueError(
+            f"'{path.name}' is neither a trajectory of the robot nor a file of columns, or it is corrupt: {error}."
+        ) from error
     for name, column in table.items():
         if column.shape != (len(table.get("time", column)),):
             raise ValueError(
@@ -222,20 +255,18 @@ def _read_columns(path: Path) -> dict[str, np.ndarray]:
     return table
 
 
-def check_against(log: Log, model: Model) -> None:
-    """Raises when a log of coordinates does not fit the robot: unknown columns or wrong units."""
+def check_against(log: Log, model: Model, *, units: bool = True) -> None:
+    """Raises when a log of coordinates does not fit the robot: unknown columns or, with `units`, units that cannot be right."""
     t = model.topology
-    known = _known(t)
+    own_columns = _columns_of(t)
     for column in log.columns:
-        if column not in known:
+        if column not in own_columns:
             raise ValueError(
                 f"'{log.name}' has the column '{column}', which '{t.name}' does not; give `observe`, or use "
-                f"{', '.join(sorted(c for c in known if c[0] == 'q'))}."
+                f"{', '.join(sorted(c for c in own_columns if c[0] == 'q'))}."
             )
-    for j, start_q, start_v in zip(t.joints, t.q_start, t.v_start, strict=True):
-        columns = {"q": f"q.{t.q_name(int(start_q))}", "qd": f"qd.{t.dof_name(int(start_v))}", "time": "time"}
-        if j.kind in UNITS and columns["q"] in log.columns and columns["qd"] in log.columns:
-            _check_units(log, j.kind, columns)
+    if units:
+        check_units(log, model)
 
 
 def check_excitation(logs: Sequence[Log], model: Model) -> None:
@@ -250,21 +281,3 @@ def check_excitation(logs: Sequence[Log], model: Model) -> None:
 def _moves(log: Log) -> bool:
     varies = [np.std(x[np.isfinite(x)]) if np.isfinite(x).any() else 0.0 for x in log.values.T]
     return any(v > NOISY * (log.noise or {}).get(c, 0.0) for c, v in zip(log.columns, varies, strict=True))
-
-
-def _check_units(log: Log, kind: str, columns: Mapping[str, str]) -> None:
-    """Raises when the slope of the coordinate is a well-known factor away from the measured velocity."""
-    x, v = (log.values[:, log.columns.index(columns[c])] for c in ("q", "qd"))
-    slope, middle = np.diff(x) / np.diff(log.time), (v[1:] + v[:-1]) / 2
-    use = np.isfinite(slope) & np.isfinite(middle)
-    if use.sum() < 10 or not np.any(middle[use]) or not np.any(slope[use]):
-        return
-    if np.corrcoef(slope[use], middle[use])[0, 1] < 0.95:
-        return
-    factor = float(slope[use] @ middle[use] / (middle[use] @ middle[use]))
-    for exact, column, words in UNITS[kind]:
-        if abs(factor / exact - 1) < 0.05:
-            raise ValueError(
-                f"'{log.name}': the slope of '{columns['q']}' is {factor:.4g} times '{columns['qd']}'. Is '{columns[column]}' "
-                f"in {words}? flexor uses radians, metres and seconds."
-            )

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import jax
 import jax.numpy as jnp
 import numpy as np
-from scipy import stats
 
 from flexor.identify.levenberg import schur
 from flexor.identify.problem import Normal
@@ -58,9 +57,11 @@ class Posterior:
         Bounds go through the chart, so that a mass is never negative; inertias, axes and rotations, whose numbers
         move together, get theirs to first order.
         """
+        from scipy.special import stdtrit
+
         if not 0 < level < 1:
             raise ValueError(f"`level` must lie between 0 and 1, got {level}.")
-        reach = stats.t.ppf(0.5 + level / 2, max(self.freedom, 1))
+        reach = stdtrit(max(self.freedom, 1), 0.5 + level / 2)
         found, at = {}, 0
         for chart in self.coordinates.charts:
             rows = slice(at, at + chart.size)

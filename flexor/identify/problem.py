@@ -7,6 +7,7 @@ A segment is a lane of a SIMD kernel, and so is a column of its Jacobian.
 """
 
 import copy
+import dataclasses
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ from flexor.identify import chain
 from flexor.identify.segments import Segments
 from flexor.model.charts import Coordinates
 from flexor.model.model import Control, Model, State
-from flexor.solvers import HybridSolver, Simulator
+from flexor.solvers import Simulator
 from flexor.spatial import take
 
 Observe = Callable[[Model, State, dict[str, Array]], Array]
@@ -76,8 +77,7 @@ class Problem:
         self.k = 2 * sim.model.nv if free_start else 0
         weights = np.zeros(0)
         if networks:
-            assert isinstance(sim.solver, HybridSolver)
-            flat, self._unravel = ravel_pytree(eqx.filter(sim.solver.augmentation, eqx.is_inexact_array))
+            flat, self._unravel = ravel_pytree(eqx.filter(sim.augmentation, eqx.is_inexact_array))
             weights = np.asarray(flat)
         self.start = np.concatenate([coordinates.start, weights])
         self.p = len(self.start)
@@ -126,8 +126,8 @@ class Problem:
         new = copy.copy(self)
         sim = eqx.tree_at(lambda s: s.model, self.sim, self.coordinates.blank(self.sim.model))
         if self.networks:
-            nothing = jax.tree.map(lambda x: 0 * x if eqx.is_inexact_array(x) else x, sim.solver.augmentation)
-            sim = eqx.tree_at(lambda s: s.solver.augmentation, sim, nothing)
+            nothing = jax.tree.map(lambda x: 0 * x if eqx.is_inexact_array(x) else x, sim.augmentation)
+            sim = eqx.tree_at(lambda s: s.augmentation, sim, nothing)
         new.sim = sim
         new.rows = chain.rows(new) if new.chained else None
         return new
@@ -155,13 +155,12 @@ class Problem:
         model = model if self.build is None else self.build(model, extra)
         sim = eqx.tree_at(lambda s: s.model, self.sim, model)
         if self.networks:
-            sim = eqx.tree_at(lambda s: s.solver.augmentation, sim, self.augmentation(z))
+            sim = eqx.tree_at(lambda s: s.augmentation, sim, self.augmentation(z))
         return sim, extra
 
     def augmentation(self, z: Float[Array, " p"]) -> Any:
         """The networks at z."""
-        assert isinstance(self.sim.solver, HybridSolver)
-        fixed = eqx.filter(self.sim.solver.augmentation, eqx.is_inexact_array, inverse=True)
+        fixed = eqx.filter(self.sim.augmentation, eqx.is_inexact_array, inverse=True)
         return eqx.combine(self._unravel(z[self.coordinates.size :]), fixed)
 
     def flatten(self, augmentation: Any) -> Float[Array, " w"]:
@@ -180,7 +179,8 @@ class Problem:
         if self.k:
             half = self.k // 2
             q, qd = integrate(sim.model, q, d[:half]), qd + d[half:]
-        return sim.solver.init(sim.model, State(q, qd, jnp.zeros((), q.dtype)))
+        state = sim.solver.init(sim.model, State(q, qd, jnp.zeros((), q.dtype)))
+        return state if segment.past is None else dataclasses.replace(state, history=segment.past)
 
     def compare(
         self, sim: Simulator, extra: dict[str, Array], q: Array, qd: Array, segment: Segments
@@ -232,7 +232,9 @@ class Problem:
             return jax.lax.map(lambda point: chain.residuals(self, point[0], point[1], segments), (z, d))
         return jax.vmap(lambda z, d: self.residuals(z, d, segments))(z, d)
 
-    def linearized(self, z: Array, d: Array, segments: Segments) -> tuple[Float[Array, "s rows m"], Float[Array, "s n p+k"]]:
+    def linearized(
+        self, z: Array, d: Array, segments: Segments
+    ) -> tuple[Float[Array, "s rows m"], Float[Array, "s n columns"]]:
         """Errors of each segment and their derivatives to z and its own d: by the chain of the steps where that is possible and
         worth while, else by forward mode, a column in each lane."""
         if self.chained:
@@ -276,7 +278,7 @@ class Problem:
         """A and g of the segments that count, and of every segment its errors and what belongs to its own start."""
         errors, J = self.linearized(z, d, segments)
         r = errors.reshape(len(d), -1)
-        # not by a product: a held-out segment may leave the finite numbers
+        # not by a product: a held-out segment may diverge
         Jz, Jd = jnp.where(counts[:, None, None], J[..., : self.p], 0.0), J[..., self.p :]
         flat = Jz.reshape(-1, self.p)
         return (

@@ -86,7 +86,7 @@ class LevenbergMarquardt(AbstractSearch):
     def outcome(self, problem: Problem, state: Point) -> Outcome:
         count = int(state.done)
         if count and not np.isfinite(float(state.normal.cost)):
-            return Outcome(True, False, "the simulation left the finite numbers at the start: begin from other parameters")
+            return Outcome(True, False, "the simulation diverges from the first parameters: begin from others")
         if float(state.gain) < self.tolerance:
             return Outcome(True, True, f"converged after {count} iterations")
         if float(state.damping) >= STUCK:
@@ -116,7 +116,7 @@ class BasinHopping(AbstractSearch):
     In a round each of `starts` members goes `local` Levenberg-Marquardt iterations downhill, all of them in the lanes of one
     kernel. The next round starts around the best point so far: half of the members mutate it by a Gaussian of `spread` of each
     parameter's range (of its size, where it has no bounds), one goes on from it, the rest are drawn from everywhere. Ends after
-    `rounds`, or when the data are met to their noise (where that is given: mean square of the weighted errors below `enough`),
+    `rounds`, or when the errors are down to the noise (where that is given: mean square of the weighted errors below `enough`),
     or when `patience` rounds brought nothing.
     """
 
@@ -169,7 +169,7 @@ class BasinHopping(AbstractSearch):
     def outcome(self, problem: Problem, state: _Population) -> Outcome:
         rounds, cost = int(state.rounds), float(state.cost)
         if rounds and problem.noise_known and 2 * cost / problem.count < self.enough:
-            return Outcome(True, True, f"the data are met to their noise after {rounds} rounds of {self.starts} starts")
+            return Outcome(True, True, f"the errors are down to the noise after {rounds} rounds of {self.starts} starts")
         if int(state.since) >= self.patience and np.isfinite(cost):
             return Outcome(
                 True, True, f"{self.patience} rounds of {self.starts} starts found nothing better, {rounds} in all"

@@ -38,6 +38,8 @@ class Segments(NamedTuple):
     ahead: Float[Array, "s rows"]
     measured: Float[Array, "s rows m"]
     weight: Float[Array, "s rows m"]
+    past: Float[Array, "s samples delayed"] | None = None
+    """Inputs of delayed actuators before the start, as `State.history` keeps them; None where the model has none."""
 
     def take(self, rows: Any) -> "Segments":
         return jax.tree.map(lambda x: x[rows], self)
@@ -49,42 +51,57 @@ class Segments(NamedTuple):
 
 def cut(sim: Simulator, logs: Sequence[Log], shooting: Shooting, noise: np.ndarray) -> tuple[Segments, np.ndarray]:
     """Segments of all logs, and the log each belongs to. `noise` has a number for each column, the same for all logs or not."""
-    parts, owner = [], []
+    parts, past, owner = [], [], []
     noise = np.broadcast_to(noise, (len(logs), np.shape(noise)[-1]))
     for i, log in enumerate(logs):
-        pieces = _pieces(log, sim.model, shooting)
-        parts += pieces
-        owner += [i] * len(pieces)
+        spans = _spans(log, shooting)
+        parts += [log.between(first, last, start_state(log, sim.model, first)) for first, last in spans]
+        past += [_past(log, sim, first) for first, _ in spans]
+        owner += [i] * len(spans)
     dt = float(sim.dt)
     steps = max(_steps(p, dt) for p in parts)
     rows = max(len(p.time) for p in parts)
     made = [_segment(p, sim.model, dt, steps, rows, noise[i]) for p, i in zip(parts, owner, strict=True)]
     together: Any = [np.stack(x) for x in zip(*made, strict=True)]  # of numpy, which compiles nothing
-    return Segments(*together), np.array(owner)
+    history: Any = np.stack(past) if sim.model.topology.samples else None
+    return Segments(*together)._replace(past=history), np.array(owner)
 
 
 def _steps(log: Log, dt: float) -> int:
     return max(1, int(np.ceil((log.time[-1] - log.time[0]) / dt - 1e-6)))
 
 
-def _pieces(log: Log, model: Model, shooting: Shooting) -> list[Log]:
+def _spans(log: Log, shooting: Shooting) -> list[tuple[int, int]]:
+    """First and last rows of the segments of a log."""
     if shooting.horizon is None:
-        return [log.between(0, len(log.time) - 1, start_state(log, model, 0))]
+        return [(0, len(log.time) - 1)]
     span = log.time[-1] - log.time[0]
     if not 0 < shooting.horizon <= span * (1 + 1e-9):
         raise ValueError(f"a horizon of {shooting.horizon} s does not fit into '{log.name}', which lasts {span:.4g} s.")
     stride = shooting.horizon if shooting.stride is None else shooting.stride
     if not stride > 0:
         raise ValueError(f"the stride of a shooting must be a positive number of seconds, got {stride}.")
-    pieces = []
+    spans = []
     for begin in np.arange(log.time[0], log.time[-1] - shooting.horizon * (1 - 1e-6), stride):
         first = int(np.searchsorted(log.time, begin - 1e-9))
         last = int(np.searchsorted(log.time, log.time[first] + shooting.horizon * (1 + 1e-9), side="right")) - 1
         if last > first:
-            pieces.append(log.between(first, last, start_state(log, model, first)))
-    if not pieces:
+            spans.append((first, last))
+    if not spans:
         raise ValueError(f"a horizon of {shooting.horizon} s is shorter than the time between the rows of '{log.name}'.")
-    return pieces
+    return spans
+
+
+def _past(log: Log, sim: Simulator, row: int) -> np.ndarray:
+    """Inputs of delayed actuators in the steps before a row, the latest first (`State.history`), as the log held them."""
+    t, h = sim.model.topology, sim.solver.shortest_step(float(sim.dt))
+    if not t.samples or log.controls is None:
+        return np.zeros((t.samples, len(t.delayed)))
+    before = log.controls[0] if log.before is None else log.before
+    when = log.time[row] - h * np.arange(1, t.samples + 1)
+    held = np.searchsorted(log.time, when + 1e-6 * h, side="right") - 1
+    rows = log.controls[np.clip(held, 0, len(log.controls) - 1)]
+    return np.where(held[:, None] < 0, before, rows)[:, t.delayed]
 
 
 def start_state(log: Log, model: Model, row: int) -> tuple[np.ndarray, np.ndarray]:
@@ -100,7 +117,7 @@ def start_state(log: Log, model: Model, row: int) -> tuple[np.ndarray, np.ndarra
     q_columns, v_columns = [f"q.{t.q_name(i)}" for i in range(t.nq)], [f"qd.{t.dof_name(i)}" for i in range(t.nv)]
     lacking = [c for c in q_columns if c not in log.columns]
     if lacking:
-        raise ValueError(f"'{log.name}' does not measure '{lacking[0]}', so where it starts is not known: give `Log.start`.")
+        raise ValueError(f"'{log.name}' does not measure '{lacking[0]}', so its first state is unknown: give `Log.start`.")
     q = log.values[:, [log.columns.index(c) for c in q_columns]]
     if all(c in log.columns for c in v_columns):
         here = q[row], log.values[row, [log.columns.index(c) for c in v_columns]]

@@ -6,15 +6,15 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from flexor.model.description import WORLD, BodySpec, Description, GeomSpec, JointSpec, PairSpec, static_bodies
+from flexor.model.description import WORLD, BodySpec, Description, EqualitySpec, GeomSpec, JointSpec, PairSpec, static_bodies
 from flexor.model.frames import matrix_quat, quat_matrix, quat_product, six_matrix
 from flexor.model.hull import as_prism, hull_corners, reduce_corners
-from flexor.model.model import Actuators, Bodies, Geoms, Joints, Model, Pairs
+from flexor.model.model import Actuators, Bodies, Equalities, Geoms, Joints, Model, Pairs, Sites
 from flexor.model.pairs import collision_pairs
-from flexor.model.topology import JOINT_NQ, SHAPES, Actuator, Geom, Joint, Pair, Topology
+from flexor.model.topology import JOINT_NQ, SHAPES, Actuator, Equality, Geom, Joint, Pair, Site, Topology
 
 REST_DEPTH = 5e-3  # m: how deep a robot's whole weight presses one contact, which sets the default stiffness
-LIMIT_TIME = 0.02  # s: time constant of a joint limit, MuJoCo's default
+LIMIT_TIME = 0.02  # s: time constant of a joint limit or an equality, MuJoCo's default
 PAIR_DEFAULTS = {"restitution": 0.0, "damping": 1.0, "baumgarte": 0.2}
 SOFTNESS = 1e-4  # CFM as a share of the inverse mass of the lighter touching body: far below any effect, far above rounding
 
@@ -24,10 +24,14 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
 
     Defaults of contacts: Hunt-Crossley stiffness k = m g / depth^1.5 with the mass m of the lighter of the two kinematic
     trees and depth 5 mm, CFM 1e-4 / m with the mass m of the lighter of the two bodies. Defaults of joint limits:
-    k = I / T^2, d = 2 I / T, critically damped with T = 0.02 s, for the joint-space inertia I at the reference configuration.
+    k = I / T^2, d = 2 I / T, critically damped with T = 0.02 s, for the joint-space inertia I at the reference configuration;
+    CFM 1e-6 / I. Defaults of equalities: the same with 1 / I = 1 / I1 + c1^2 / I2 of the two joints.
     """
     d = description
     _check_tree(d)
+    _leave_out(d)
+    for e in d.equalities:
+        _check_equality(d, e)
     pairs = _checked_pairs(d, collision_pairs(d, self_collision=self_collision))
     geoms = _resolved_geoms(d, pairs)
     pairs = [p for p in pairs if _prism_or_refused(d, geoms, p)]
@@ -37,7 +41,9 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
         "joints": _joint_table(d),
         "geoms": _columns(geoms, "pos", "quat", "size"),
         "pairs": _pair_table(d, geoms, pairs),
-        "actuators": _columns(d.actuators, "gear", "gain", "bias", "ctrl_range", "force_range"),
+        "actuators": _columns(d.actuators, "gear", "gain", "bias", "ctrl_range", "force_range", "delay"),
+        "sites": _columns(d.sites, "pos", "quat"),
+        "equalities": _equality_table(d),
     }
     whole = {
         "gravity": np.array(d.gravity, float),
@@ -48,7 +54,8 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
     _override(d, topology, tables, whole)
     rows = [np.asarray(g.vertices) for g in geoms if g.shape == "mesh"]
     tables["geoms"]["vertices"] = np.concatenate(rows) if rows else np.zeros((0, 3))
-    kinds = {"bodies": Bodies, "joints": Joints, "geoms": Geoms, "pairs": Pairs, "actuators": Actuators}
+    kinds = {"bodies": Bodies, "joints": Joints, "geoms": Geoms, "pairs": Pairs, "actuators": Actuators, "sites": Sites,
+             "equalities": Equalities}  # fmt: skip
     dtype = jnp.zeros(0).dtype if dtype is None else dtype
 
     def array(x):
@@ -61,7 +68,8 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
     )
 
 
-_WIDTH = {"pos": 3, "quat": 4, "com": 3, "inertia": 6, "axis": 3, "size": 3, "bias": 3, "ctrl_range": 2, "force_range": 2}
+_WIDTH = {"pos": 3, "quat": 4, "com": 3, "inertia": 6, "axis": 3, "size": 3, "bias": 3, "ctrl_range": 2, "force_range": 2,
+          "coefficients": 5}  # fmt: skip
 
 
 def _columns(rows: list, *fields: str) -> dict[str, np.ndarray]:
@@ -88,8 +96,12 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
             for i, g in enumerate(geoms)
         ),
         pairs=tuple(Pair(f"{p.a}~{p.b}", index[p.a], index[p.b], p.condim > 1) for p in pairs),
-        actuators=tuple(Actuator(a.name, joint[a.joint]) for a in d.actuators),
+        actuators=tuple(Actuator(a.name, joint[a.joint], a.samples) for a in d.actuators),
         keyframes=tuple(d.keyframes),
+        sites=tuple(Site(s.name, body[s.body]) for s in d.sites),
+        equalities=tuple(
+            Equality(e.name, joint[e.first], None if e.second is None else joint[e.second]) for e in d.equalities
+        ),
     )
 
 
@@ -104,6 +116,27 @@ def _check_tree(d: Description) -> None:
         nq = sum(JOINT_NQ[j.kind] for j in d.joints)
         if len(q) != nq:
             d.fail(f"keyframe '{name}' has {len(q)} coordinates, the robot has {nq}")
+
+
+def _leave_out(d: Description) -> None:
+    """Takes away the limits and the dry friction of all joints where these are ignored."""
+    for j in d.joints:
+        j.range = None if "limit" in d.ignore else j.range
+        j.frictionloss, j.dry_friction = (0.0, False) if "frictionloss" in d.ignore else (j.frictionloss, j.dry_friction)
+
+
+def _check_equality(d: Description, e: EqualitySpec) -> None:
+    """Raises about an equality of joints that do not exist, that are no hinges or slides, or that are one and the same."""
+    kinds, where = {j.name: j.kind for j in d.joints}, f"equality '{e.name}'"
+    for name in [e.first] if e.second is None else [e.first, e.second]:
+        if name not in kinds:
+            d.fail(f"{where} names the joint '{name}', which the robot does not have")
+        if kinds[name] not in ("hinge", "slide"):
+            d.fail(f"{where} names the {kinds[name]} joint '{name}'; it can tie hinge and slide joints only")
+    if e.first == e.second:
+        d.fail(f"{where} ties joint '{e.first}' to itself; leave out the second joint to hold it at a constant")
+    if np.shape(e.coefficients) != (5,) or not np.isfinite(e.coefficients).all():
+        d.fail(f"{where} needs five finite coefficients, got {e.coefficients}")
 
 
 def joint_inertia(d: Description) -> np.ndarray:
@@ -150,6 +183,23 @@ def _joint_table(d: Description) -> dict[str, np.ndarray]:
     table["limit_damping"] = 2 * inertia / LIMIT_TIME
     table["limit_cfm"] = 1e-6 / np.where(inertia > 0, inertia, np.inf)
     table["limit_baumgarte"] = np.full(len(d.joints), 0.2)
+    return table
+
+
+def _equality_table(d: Description) -> dict[str, np.ndarray]:
+    table = _columns(d.equalities, "coefficients")
+    inertia = dict(zip([j.name for j in d.joints], joint_inertia(d), strict=True))
+    inverse = {name: 1 / i if i > 0 else 0.0 for name, i in inertia.items()}  # massless joints are reported elsewhere
+    response = np.array(
+        [
+            inverse[e.first] + (np.asarray(e.coefficients)[1] ** 2 * inverse[e.second] if e.second else 0.0)
+            for e in d.equalities
+        ]
+    )
+    table["stiffness"] = 1 / np.where(response > 0, response, np.inf) / LIMIT_TIME**2
+    table["damping"] = 2 / np.where(response > 0, response, np.inf) / LIMIT_TIME
+    table["cfm"] = 1e-6 * response
+    table["baumgarte"] = np.full(len(d.equalities), 0.2)
     return table
 
 
@@ -238,7 +288,8 @@ def _override(
     """Sets, in place, the numbers that the description's extension names; see `flexor.model.extension` for the keys."""
     if not d.overrides:
         return
-    singular = {"bodies": "body", "joints": "joint", "geoms": "geom", "pairs": "pair", "actuators": "actuator"}
+    singular = {"bodies": "body", "joints": "joint", "geoms": "geom", "pairs": "pair", "actuators": "actuator",
+                "sites": "site", "equalities": "equality"}  # fmt: skip
     places: dict[str, tuple[np.ndarray, Any]] = {key: (whole[key], slice(None)) for key in ("gravity", "reference", "rest")}
     places.update({f"keyframe.{name}": (whole["keyframes"], i) for i, name in enumerate(topology.keyframes)})
     for group, kind in singular.items():

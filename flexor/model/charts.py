@@ -25,18 +25,16 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flexor.model.model import Model
-from flexor.model.parameters import parameters, replace
+from flexor.model.parameters import POSITIVE, parameters, replace
 from flexor.spatial import inertia_matrix, quat_exp, quat_mul, take
 
 SMALLEST = 1e-3  # of the size or range: how near to a bound a start may be, since a chart never reaches its bounds
 ROUNDING = 1e-6  # of the range, by which a start in single precision may miss a bound
 FIELD_SIZE = {
     "damping": 0.1, "frictionloss": 0.1, "armature": 0.01, "stiffness": 1.0, "friction": 0.5, "restitution": 0.3,
-    "cfm": 1e-2, "baumgarte": 0.2, "com": 0.1, "pos": 0.1, "range": 1.0, "mass": 1.0,
+    "cfm": 1e-2, "baumgarte": 0.2, "com": 0.1, "pos": 0.1, "range": 1.0, "mass": 1.0, "delay": 0.02,
 }  # fmt: skip
 """Size of a number that starts at zero, in SI units."""
-POSITIVE = {"mass", "friction", "stiffness", "damping", "armature", "frictionloss", "restitution", "cfm", "baumgarte",
-            "limit_stiffness", "limit_damping", "limit_cfm", "limit_baumgarte"}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -120,6 +118,10 @@ def _second_moments(z: Array, size: Array) -> Array:
     moments = size**2 * full @ full.T
     I = jnp.trace(moments) * jnp.eye(3, dtype=z.dtype) - moments
     return I[np.array([0, 1, 2, 0, 0, 1]), np.array([0, 1, 2, 1, 2, 2])]
+
+
+LAWS = {f.__name__.removeprefix("_"): f for f in (_straight, _turned, _tilted, _grown, _shared, _second_moments)}
+"""The laws of all charts by name, for files."""
 
 
 def _positive(name: str, x: np.ndarray, typical: float) -> Chart:

@@ -22,8 +22,22 @@ PAIR_KINDS = frozenset(f"{a}-{b}" for i, a in enumerate(SHAPES) for b in SHAPES[
 """`ignore` entries that drop the pairs of two shapes, such as "box-box"."""
 
 IGNORABLE = PAIR_KINDS | {
-    *("actuator", "adhesion", "anisotropic", "ball-limit", "condim", "ellipsoid", "equality", "flex", "fluid", "gravcomp"),
-    *("hfield", "margin", "mocap", "override", "plugin", "polynomial", "sdf", "sleep", "springyield", "surfacevel"),
+    *("actuator", "adhesion", "anisotropic", "ball-limit", "condim", "ellipsoid", "equality", "flex", "fluid"),
+    *(
+        "frictionloss",
+        "gravcomp",
+        "hfield",
+        "limit",
+        "margin",
+        "mocap",
+        "override",
+        "plugin",
+        "polynomial",
+        "sdf",
+        "sleep",
+        "springyield",
+        "surfacevel",
+    ),
     "tendon",
 }
 """Everything that `load(..., ignore=...)` can leave out of a robot."""
@@ -116,6 +130,28 @@ class ActuatorSpec:
     bias: ArrayLike = (0.0, 0.0, 0.0)
     ctrl_range: tuple[float, float] = UNLIMITED
     force_range: tuple[float, float] = UNLIMITED
+    delay: float = 0.0
+    samples: int = 0
+
+
+@dataclass
+class SiteSpec:
+    """A frame fixed to a body."""
+
+    name: str
+    body: str
+    pos: ArrayLike = (0.0, 0.0, 0.0)
+    quat: ArrayLike = IDENTITY
+
+
+@dataclass
+class EqualitySpec:
+    """A coupling of two hinge or slide joints, or one joint held at a constant (`second` is None); see `Equalities`."""
+
+    name: str
+    first: str
+    second: str | None = None
+    coefficients: ArrayLike = (0.0, 1.0, 0.0, 0.0, 0.0)
 
 
 @dataclass
@@ -131,6 +167,8 @@ class Description:
     pairs: list[PairSpec] = field(default_factory=list)
     exclusions: list[tuple[str, str]] = field(default_factory=list)
     actuators: list[ActuatorSpec] = field(default_factory=list)
+    sites: list[SiteSpec] = field(default_factory=list)
+    equalities: list[EqualitySpec] = field(default_factory=list)
     gravity: ArrayLike = (0.0, 0.0, -9.81)
     keyframes: dict[str, np.ndarray] = field(default_factory=dict)
     overrides: dict[str, np.ndarray] = field(default_factory=dict)

@@ -4,7 +4,7 @@ Every number has its parameter name (`pair.floor~foot.stiffness`); further keys 
 `keyframe.<name>`, and, as they change the topology, `joint.<name>.dry_friction`, `joint.<name>.limited` (0 takes a limit
 away), `geom.<name>.vertices` and `geom.<name>.outline`. Keys may be shell patterns (`pair.*.cfm`). MJCF holds them as
 `<numeric name="flexor.<key>" data="…"/>`, URDF as `<set name="<key>" value="…"/>` in a `<flexor>` element, which also
-lists the geoms, pairs, actuators and keyframes. They are applied after all defaults.
+lists the geoms, pairs, actuators, sites, equalities and keyframes. They are applied after all defaults.
 """
 
 import xml.etree.ElementTree as ET
@@ -14,7 +14,7 @@ import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flexor.model.description import ActuatorSpec, Description, GeomSpec, PairSpec
+from flexor.model.description import ActuatorSpec, Description, EqualitySpec, GeomSpec, PairSpec, SiteSpec
 from flexor.model.model import Model
 from flexor.model.parameters import parameters
 from flexor.model.topology import SHAPES
@@ -37,15 +37,18 @@ def structure_keys(model: Model) -> dict[str, np.ndarray]:
 
 
 def default_keys(model: Model) -> dict[str, np.ndarray]:
-    """The contact and limit parameters, which readers would otherwise derive: a saved file does not depend on that rule."""
+    """The parameters of contacts, limits and equalities, which readers would otherwise derive: a saved file does not depend on
+    that rule."""
     keys: dict[str, np.ndarray] = {}
     t = model.topology
     pair_names, joint_names = [p.name for p in t.pairs], [j.name for j in t.joints]
     pair_fields = [f for f in model.pairs.__dataclass_fields__ if f != "friction"]
     limit_fields = [f for f in model.joints.__dataclass_fields__ if f.startswith("limit_")]
+    equality_fields = [f for f in model.equalities.__dataclass_fields__ if f != "coefficients"]
     for kind, table, names, fields in (
         ("pair", model.pairs, pair_names, pair_fields),
         ("joint", model.joints, joint_names, limit_fields),
+        ("equality", model.equalities, [e.name for e in t.equalities], equality_fields),
     ):
         for field in fields if names else ():
             values = np.asarray(getattr(table, field), float)
@@ -103,6 +106,14 @@ def _floats(element: ET.Element, key: str, d: Description) -> np.ndarray:
     return values
 
 
+def _count(element: ET.Element, key: str, d: Description) -> int:
+    """An attribute that counts something; zero where it is absent."""
+    text = element.get(key, "0")
+    if not text.isdecimal():
+        d.fail(f"<flexor>: attribute {key}='{text}' of <{element.tag}> should be a whole number")
+    return int(text)
+
+
 def _attribute(element: ET.Element, key: str, known: Container[str] | None, d: Description) -> str:
     """An attribute that must be there and, if it refers to something, be among the known names."""
     value = element.get(key)
@@ -114,7 +125,7 @@ def _attribute(element: ET.Element, key: str, known: Container[str] | None, d: D
 
 
 def read_urdf_extension(extension: ET.Element, d: Description) -> None:
-    """Replaces geoms, pairs, actuators and keyframes by those of the <flexor> element, and takes its keys as overrides."""
+    """Geoms, pairs, actuators, sites, equalities and keyframes as the <flexor> element has them; its keys are overrides."""
     bodies, joints = {b.name for b in d.bodies}, {j.name for j in d.joints}
     for e in extension.findall("geom"):
         name, shape, link = (
@@ -128,8 +139,18 @@ def read_urdf_extension(extension: ET.Element, d: Description) -> None:
         condim = 3 if e.get("frictional") == "true" else 1
         d.pairs.append(PairSpec(_attribute(e, "a", geoms, d), _attribute(e, "b", geoms, d), condim=condim))
     d.actuators = [
-        ActuatorSpec(_attribute(e, "name", None, d), _attribute(e, "joint", joints, d))
+        ActuatorSpec(_attribute(e, "name", None, d), _attribute(e, "joint", joints, d), samples=_count(e, "samples", d))
         for e in extension.findall("actuator")
+    ]
+    d.sites = [SiteSpec(_attribute(e, "name", None, d), _attribute(e, "link", bodies, d)) for e in extension.findall("site")]
+    d.equalities = [
+        EqualitySpec(
+            _attribute(e, "name", None, d),
+            _attribute(e, "joint1", joints, d),
+            _attribute(e, "joint2", joints, d) if "joint2" in e.attrib else None,
+            _floats(e, "coefficients", d),
+        )
+        for e in extension.findall("equality")
     ]
     d.keyframes = {_attribute(e, "name", None, d): _floats(e, "q", d) for e in extension.findall("keyframe")}
     for e in extension.findall("set"):

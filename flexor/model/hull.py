@@ -1,7 +1,6 @@
 """Convex hulls of meshes: their corners, a reduced set of them, and whether they are a prism."""
 
 import numpy as np
-from scipy.spatial import ConvexHull, QhullError
 
 # MuJoCo keeps vertices in single precision; a face counts as flat and parallel within this share of the mesh's size.
 _FLAT = 1e-5
@@ -9,6 +8,8 @@ _FLAT = 1e-5
 
 def hull_corners(vertices: np.ndarray) -> np.ndarray:
     """Corners of the convex hull of points in m, in the order given. Points in a plane or on a line are kept as they are."""
+    from scipy.spatial import ConvexHull, QhullError
+
     vertices = np.asarray(vertices, float)
     vertices = vertices[np.sort(np.unique(vertices, axis=0, return_index=True)[1])]
     try:
@@ -36,6 +37,8 @@ def as_prism(corners: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray
     Of several axes (a box has three) the one nearest to the direction `z` is taken. The vertices are the outline, counter-
     clockwise, at the lower z, then the same outline at the upper z (see `Geom.outline`).
     """
+    from scipy.spatial import ConvexHull, QhullError
+
     try:
         normals = ConvexHull(corners).equations[:, :3]
     except (QhullError, ValueError):

@@ -3,19 +3,19 @@
 import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
-
-import mujoco
+from typing import TYPE_CHECKING, Any
 
 from flexor.model.build import build
 from flexor.model.description import Description, DescriptionError, add_floating, add_ground, ignore_set
-from flexor.model.mjcf import read_mjcf
 from flexor.model.model import Model
 from flexor.model.urdf import is_urdf, read_urdf
 
+if TYPE_CHECKING:  # MuJoCo is imported where its objects or MJCF are read
+    import mujoco
+
 
 def load(
-    x: str | os.PathLike | mujoco.MjSpec | mujoco.MjModel,
+    x: "str | os.PathLike | mujoco.MjSpec | mujoco.MjModel",
     *,
     floating: bool = False,
     ground: bool = False,
@@ -45,13 +45,8 @@ def read(
     x: Any, *, ignore: frozenset[str], package_dirs: Sequence, mesh_vertices: int, self_collision: bool | None
 ) -> Description:
     """The description behind whatever `load` takes."""
-    if isinstance(x, mujoco.MjSpec):
-        x = _compile(x.compile, x.modelname or "MjSpec")
-    if isinstance(x, mujoco.MjModel):
-        name = _model_name(x) or "robot"
-        return read_mjcf(x, name=name, source=f"MjModel '{name}'", ignore=ignore, mesh_vertices=mesh_vertices)
     if not isinstance(x, str | os.PathLike):
-        raise TypeError(f"load takes a path, a text, an MjSpec or an MjModel, not {type(x).__name__}.")
+        return _read_object(x, ignore=ignore, mesh_vertices=mesh_vertices)
     text, path = _text(x)
     source = "XML text" if path is None else path.name
     if is_urdf(text):
@@ -64,10 +59,28 @@ def read(
             mesh_vertices=mesh_vertices,
             self_collision=bool(self_collision),
         )
+    import mujoco
+
+    from flexor.model.mjcf import read_mjcf
+
     from_xml = mujoco.MjModel.from_xml_string if path is None else mujoco.MjModel.from_xml_path
     m = _compile(lambda: from_xml(text if path is None else os.fspath(path)), source)
     name = _model_name(m) or ("robot" if path is None else path.stem)
     return read_mjcf(m, name=name, source=source, ignore=ignore, mesh_vertices=mesh_vertices)
+
+
+def _read_object(x: Any, *, ignore: frozenset[str], mesh_vertices: int) -> Description:
+    """The description of an `MjSpec` or an `MjModel`."""
+    import mujoco
+
+    from flexor.model.mjcf import read_mjcf
+
+    if isinstance(x, mujoco.MjSpec):
+        x = _compile(x.compile, x.modelname or "MjSpec")
+    if not isinstance(x, mujoco.MjModel):
+        raise TypeError(f"load takes a path, a text, an MjSpec or an MjModel, not {type(x).__name__}.")
+    name = _model_name(x) or "robot"
+    return read_mjcf(x, name=name, source=f"MjModel '{name}'", ignore=ignore, mesh_vertices=mesh_vertices)
 
 
 def _text(x: str | os.PathLike) -> tuple[str, Path | None]:
@@ -85,13 +98,13 @@ def _text(x: str | os.PathLike) -> tuple[str, Path | None]:
         return path.read_text(encoding="latin-1"), path
 
 
-def _compile(make: Any, source: str) -> mujoco.MjModel:
+def _compile(make: Any, source: str) -> "mujoco.MjModel":
     try:
         return make()
     except ValueError as error:
         raise DescriptionError(f"{source}: MuJoCo cannot read it: {' '.join(str(error).split())}") from error
 
 
-def _model_name(m: mujoco.MjModel) -> str:
+def _model_name(m: "mujoco.MjModel") -> str:
     name = m.names.split(b"\0", 1)[0].decode()
     return "" if name == "MuJoCo Model" else name

@@ -1,8 +1,9 @@
 """Reads MJCF, which MuJoCo's own compiler parses, from an `MjModel` into a `Description`.
 
-Read: bodies, joints, geoms, pairs, exclusions, actuators on hinges and slides, gravity, keyframes, and the numeric fields
-"flexor.<parameter name>". MuJoCo's soft-constraint settings (solref, solimp, solmix), solver and integrator settings are not
-read: flexor has its own contact models. Whatever else would change the motion is refused in `mjcf_refusals`.
+Read: bodies, joints, geoms, sites, pairs, exclusions, actuators on hinges and slides, equalities of joints that are active,
+gravity, keyframes, and the numeric fields "flexor.<parameter name>". MuJoCo's soft-constraint settings (solref, solimp, solmix),
+solver and integrator settings are not read: flexor has its own contact models. Whatever else would change the motion is refused
+in `mjcf_refusals`.
 """
 
 import mujoco
@@ -14,9 +15,11 @@ from flexor.model.description import (
     ActuatorSpec,
     BodySpec,
     Description,
+    EqualitySpec,
     GeomSpec,
     JointSpec,
     PairSpec,
+    SiteSpec,
     unique,
 )
 from flexor.model.extension import PREFIX, set_structure
@@ -50,9 +53,17 @@ def read_mjcf(
     d.pairs = [_pair(m, p, names, d) for p in range(m.npair)]
     bodies = names["body"]
     d.exclusions = [(bodies[s >> 16], bodies[s & 0xFFFF]) for s in m.exclude_signature]
-    d.actuators = [_actuator(m, a, names) for a in range(m.nactuator) if not refuse_actuator(m, a, d, names)]
+    d.actuators = [_actuator(m, a, names, d) for a in range(m.nactuator) if not refuse_actuator(m, a, d, names)]
+    d.sites = [_site(m, s, names) for s in range(m.nsite)]
+    d.equalities = [_equality(m, e, names) for e in range(m.neq) if _ties_joints(m, e, d)]
     d.gravity = np.zeros(3) if disabled(m, "GRAVITY") else m.opt.gravity.copy()
     d.keyframes = {names["key"][k]: m.key_qpos[k].copy() for k in range(m.nkey)}
+    moving = [names["key"][k] for k in range(m.nkey) if np.any(m.key_qvel[k])]
+    if moving:
+        d.warn(
+            f"keyframe '{moving[0]}' has velocities, but flexor keeps the coordinates of keyframes alone; give the velocities to "
+            "`sim.reset(name, qd)`"
+        )
     d.filter_parent = not disabled(m, "FILTERPARENT")
     d.collisions = not disabled(m, "CONTACT", "CONSTRAINT")
     _read_extension(m, d)
@@ -71,6 +82,7 @@ class _Names:
             "joint": joint,
             "geom": self._named(m, mujoco.mjtObj.mjOBJ_GEOM, self._on_body(m.geom_bodyid, body, "geom")),
             "actuator": self._named(m, mujoco.mjtObj.mjOBJ_ACTUATOR, trn),
+            "site": self._named(m, mujoco.mjtObj.mjOBJ_SITE, self._on_body(m.site_bodyid, body, "site")),
             "key": self._named(m, mujoco.mjtObj.mjOBJ_KEY, [f"key{i}" for i in range(m.nkey)]),
             "tendon": self._named(m, mujoco.mjtObj.mjOBJ_TENDON, [f"tendon{i}" for i in range(m.ntendon)]),
             "equality": self._named(m, mujoco.mjtObj.mjOBJ_EQUALITY, [f"equality{i}" for i in range(m.neq)]),
@@ -159,6 +171,10 @@ def _geom(m: mujoco.MjModel, g: int, names: _Names) -> GeomSpec:
     )
 
 
+def _site(m: mujoco.MjModel, s: int, names: _Names) -> SiteSpec:
+    return SiteSpec(names["site"][s], names["body"][m.site_bodyid[s]], m.site_pos[s].copy(), m.site_quat[s].copy())
+
+
 def _pair(m: mujoco.MjModel, p: int, names: _Names, d: Description) -> PairSpec:
     a, b = (names["geom"][i[p]] for i in (m.pair_geom1, m.pair_geom2))
     first, second = m.pair_friction[p, :2]
@@ -167,7 +183,7 @@ def _pair(m: mujoco.MjModel, p: int, names: _Names, d: Description) -> PairSpec:
     return PairSpec(a, b, float(first), int(m.pair_dim[p]), float(m.pair_margin[p]))
 
 
-def _actuator(m: mujoco.MjModel, a: int, names: _Names) -> ActuatorSpec:
+def _actuator(m: mujoco.MjModel, a: int, names: _Names, d: Description) -> ActuatorSpec:
     off = disabled(m, "ACTUATION") or bool(m.opt.disableactuator & (1 << max(int(m.actuator_group[a]), 0)))
     ctrl, out = m.actuator_ctrladr[a], m.actuator_outadr[a]
     affine = int(m.actuator_biastype[a]) == int(mujoco.mjtBias.mjBIAS_AFFINE)
@@ -180,7 +196,38 @@ def _actuator(m: mujoco.MjModel, a: int, names: _Names) -> ActuatorSpec:
         bias=m.actuator_biasprm[a, :3].copy() if affine and not off else np.zeros(3),
         ctrl_range=tuple(m.actuator_ctrlrange[ctrl]) if clamped else UNLIMITED,
         force_range=tuple(m.actuator_forcerange[a]) if m.actuator_forcelimited[a] and not off else UNLIMITED,
+        delay=_delay(m, a, names, d),
+        samples=int(m.actuator_history[a, 0]),
     )
+
+
+def _ties_joints(m: mujoco.MjModel, e: int, d: Description) -> bool:
+    off = disabled(m, "EQUALITY", "CONSTRAINT") or not m.eq_active0[e] or "equality" in d.ignore
+    return not off and int(m.eq_type[e]) == int(mujoco.mjtEq.mjEQ_JOINT)
+
+
+def _equality(m: mujoco.MjModel, e: int, names: _Names) -> EqualitySpec:
+    first, second = int(m.eq_obj1id[e]), int(m.eq_obj2id[e])
+    coefficients = m.eq_data[e, :5].copy()
+    if second < 0:  # then the others say nothing
+        coefficients[1:] = 0
+    return EqualitySpec(
+        names["equality"][e], names["joint"][first], None if second < 0 else names["joint"][second], coefficients
+    )
+
+
+def _delay(m: mujoco.MjModel, a: int, names: _Names, d: Description) -> float:
+    """The delay of an actuator; warns where MuJoCo's history makes another delay of it than linear interpolation."""
+    delay, interp = float(m.actuator_delay[a]), int(m.actuator_history[a, 1])
+    steps = delay / m.opt.timestep
+    if (interp != 1 or steps < 1) and abs(steps - round(steps)) > 1e-6:
+        kind = ("zoh", "linear", "cubic")[interp]
+        d.warn(
+            f"actuator '{names['actuator'][a]}' has a delay of {delay:g} s with interp=\"{kind}\", {steps:.4g} time steps of the "
+            "file: MuJoCo rounds it, or smooths the input, while flexor interpolates the past inputs linearly; write "
+            'interp="linear" and a delay of at least one time step, or a whole number of them, for the same motion'
+        )
+    return delay
 
 
 def _read_extension(m: mujoco.MjModel, d: Description) -> None:

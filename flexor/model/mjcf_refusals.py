@@ -62,10 +62,9 @@ def _refuse_joints(m: mujoco.MjModel, d: Description, names: Names) -> None:
             d.refuse("margin", f"joint '{name}' has a limit margin of {m.jnt_margin[j]}")
         if np.any(m.jnt_stiffnesspoly[j]) and not disabled(m, "SPRING"):
             d.refuse("polynomial", f"joint '{name}' has a non-linear spring, stiffness polynomial {m.jnt_stiffnesspoly[j]}")
-        if np.any(m.dof_dampingpoly[m.jnt_dofadr[j]]) and not disabled(m, "DAMPER"):
-            d.refuse(
-                "polynomial", f"joint '{name}' has a non-linear damper, polynomial {m.dof_dampingpoly[m.jnt_dofadr[j]]}"
-            )
+        damper = m.dof_dampingpoly[m.dof_jntid == j]
+        if np.any(damper) and not disabled(m, "DAMPER"):
+            d.refuse("polynomial", f"joint '{name}' has a non-linear damper, polynomial {damper[np.argmax(damper.any(1))]}")
         if m.jnt_springyield[j] or m.jnt_plasticadr[j] >= 0:
             d.refuse("springyield", f"joint '{name}' has a spring that yields")
 
@@ -87,8 +86,10 @@ def _refuse_geoms(m: mujoco.MjModel, d: Description, names: Names) -> None:
 
 def _refuse_couplings(m: mujoco.MjModel, d: Description, names: Names) -> None:
     for i, name in enumerate(names["equality"]):
-        if m.eq_active0[i] and not disabled(m, "EQUALITY", "CONSTRAINT"):
-            d.refuse("equality", f"equality constraint '{name}' ties parts of the robot together")
+        active = m.eq_active0[i] and not disabled(m, "EQUALITY", "CONSTRAINT")
+        if active and int(m.eq_type[i]) != int(mujoco.mjtEq.mjEQ_JOINT):
+            kind = mujoco.mjtEq(int(m.eq_type[i])).name.removeprefix("mjEQ_").lower()
+            d.refuse("equality", f"equality constraint '{name}' is of type {kind}; flexor has those between joints")
     for i, name in enumerate(names["tendon"]):
         if _acts(m, i):
             d.refuse("tendon", f"tendon '{name}' exerts forces")
@@ -134,6 +135,4 @@ def _foreign(m: mujoco.MjModel, a: int) -> str | None:
         return "has a bias that is not affine"
     if m.actuator_damping[a] or np.any(m.actuator_dampingpoly[a]) or m.actuator_armature[a]:
         return "has damping or armature of its own; write them at the joint"
-    if m.actuator_delay[a] or m.actuator_history[a, 0]:
-        return "has a delay or a history"
     return None

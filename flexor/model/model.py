@@ -1,5 +1,6 @@
 """`Model`: every number of a robot as a differentiable leaf, its `Topology` beside it; `State` and `Control`."""
 
+from functools import lru_cache
 from typing import Any
 
 import equinox as eqx
@@ -8,6 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from flexor.model.pytree import Pytree
 from flexor.model.topology import Topology
 
 
@@ -72,6 +74,7 @@ class Actuators(eqx.Module):
 
     Length and velocity are `gear` times the joint's, and the joint feels `gear` times the force (MuJoCo's convention).
     A motor has gain 1; a position servo gain kp, bias (0, -kp, -kv); a velocity servo gain kv, bias (0, 0, -kv).
+    `delay` in seconds: u is the input of that long ago (`flexor.model.delay`); length and velocity are not delayed.
     """
 
     gear: Float[Array, " nu"]
@@ -79,9 +82,31 @@ class Actuators(eqx.Module):
     bias: Float[Array, "nu 3"]
     ctrl_range: Float[Array, "nu 2"]
     force_range: Float[Array, "nu 2"]
+    delay: Float[Array, " nu"]
 
 
-class Model(eqx.Module):
+class Sites(eqx.Module):
+    """Pose of each site in its body."""
+
+    pos: Float[Array, "nsite 3"]
+    quat: Float[Array, "nsite 4"]
+
+
+class Equalities(eqx.Module):
+    """Coordinates tied together: q1 - ref1 = c0 + c1 x + c2 x^2 + c3 x^3 + c4 x^4 with x = q2 - ref2, the references those of
+    `Model.reference` (MuJoCo's polycoef); or q1 - ref1 = c0 where there is no second joint.
+
+    `cfm` and `baumgarte` serve the NCP, `stiffness` and `damping` the penalty model, as those of the joint limits do.
+    """
+
+    coefficients: Float[Array, "neq 5"]
+    stiffness: Float[Array, " neq"]
+    damping: Float[Array, " neq"]
+    cfm: Float[Array, " neq"]
+    baumgarte: Float[Array, " neq"]
+
+
+class Model(Pytree):
     """A robot and what it may touch. Leaves are parameters; `topology` is static.
 
     `reference` are the coordinates in which the description draws the robot (MuJoCo's `qpos0`), `rest` those in which its
@@ -93,6 +118,8 @@ class Model(eqx.Module):
     geoms: Geoms
     pairs: Pairs
     actuators: Actuators
+    sites: Sites
+    equalities: Equalities
     gravity: Float[Array, "3"]
     reference: Float[Array, " nq"]
     rest: Float[Array, " nq"]
@@ -148,38 +175,51 @@ def _index(names: Any, name: str, what: str, robot: str) -> int:
     return names.index(name)
 
 
-class State(eqx.Module):
-    """Coordinates, velocities, time, and what the solver must remember (warm start, history); see `Solver.init`."""
+class State(Pytree):
+    """Coordinates, velocities, time, what the solver must remember (`memory`: a warm start, a window), and the past inputs of
+    delayed actuators (`history`: row i holds those of i + 1 steps ago; None where no actuator can have a delay). Both come from
+    the solver's `init`."""
 
     q: Float[Array, " nq"]
     qd: Float[Array, " nv"]
     time: Float[Array, ""]
     memory: Any = None
+    history: Float[Array, "samples delayed"] | None = None
 
 
-class Control(eqx.Module):
+class Control(Pytree):
     """Actuator inputs `u`, further generalised forces `tau`, and external wrenches on the bodies: moment about the body
     origin and force, in world axes. A bare array stands for `u`; what is left out is zero."""
 
-    u: Float[Array, " nu"] | None = None
-    tau: Float[Array, " nv"] | None = None
-    wrench: Float[Array, "nbody 6"] | None = None
+    u: Float[Array, "*time nu"] | None = None
+    tau: Float[Array, "*time nv"] | None = None
+    wrench: Float[Array, "*time nbody 6"] | None = None
 
 
 def as_control(model: Model, control: Any) -> Control:
     """`control` as a full `Control` with checked shapes; None stands for zeros."""
-    if not isinstance(control, Control):
-        control = Control(u=control)
-    t = model.topology
-    shapes = {"u": (t.nu,), "tau": (t.nv,), "wrench": (len(t.bodies), 6)}
-    full = {}
-    for name, shape in shapes.items():
-        value = getattr(control, name)
-        value = jnp.zeros(shape, model.dtype) if value is None else jnp.asarray(value, model.dtype)
+    t, dtype = model.topology, model.dtype
+    given = (control.u, control.tau, control.wrench) if isinstance(control, Control) else (control, None, None)
+    full = []
+    for name, value, shape in zip(("u", "tau", "wrench"), given, ((t.nu,), (t.nv,), (len(t.bodies), 6)), strict=True):
+        if value is None:
+            value = _zeros(shape, dtype)
+        elif not isinstance(value, jax.Array) or value.dtype != dtype:
+            value = jnp.asarray(value, dtype)
         if value.shape != shape:
             raise ValueError(f"control `{name}` of '{t.name}' must have shape {shape}, got {value.shape}.")
-        full[name] = value
-    return Control(**full)
+        full.append(value)
+    return jax.tree.unflatten(_FULL_CONTROL, full)
+
+
+_FULL_CONTROL = jax.tree.structure(Control(*(np.zeros(s) for s in ((0,), (0,), (0, 6)))))  # type: ignore[arg-type]
+
+
+@lru_cache(maxsize=256)
+def _zeros(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Zeros, made once: a step at a kilohertz should not make them again."""
+    with jax.ensure_compile_time_eval():
+        return jnp.zeros(shape, dtype)
 
 
 def check_coordinates(model: Model, q: Array, qd: Array) -> None:
@@ -191,7 +231,7 @@ def check_coordinates(model: Model, q: Array, qd: Array) -> None:
             raise ValueError(f"`{symbol}` of '{t.name}' must have shape ({n},), got {value.shape}{hint}.")
         if not isinstance(value, jax.core.Tracer):
             numbers = np.asarray(value)
-            bad = np.flatnonzero(~np.isfinite(numbers))
-            if bad.size:
+            if not np.isfinite(numbers).all():
+                bad = np.flatnonzero(~np.isfinite(numbers))
                 name = t.q_name(int(bad[0])) if symbol == "q" else t.dof_name(int(bad[0]))
                 raise ValueError(f"`{symbol}` of '{t.name}' is {numbers[bad[0]]} at index {bad[0]} ({name}).")

@@ -16,8 +16,13 @@ from jaxtyping import Array
 
 from flexor.model.model import Model
 
-_GROUPS = {"body": "bodies", "joint": "joints", "geom": "geoms", "pair": "pairs", "actuator": "actuators"}
-_POSITIVE = {"mass", "friction", "stiffness", "damping", "armature", "frictionloss", "restitution", "cfm", "baumgarte"}
+_GROUPS = {"body": "bodies", "joint": "joints", "geom": "geoms", "pair": "pairs", "actuator": "actuators", "site": "sites",
+           "equality": "equalities"}  # fmt: skip
+_SIZES = ("stiffness", "damping", "cfm", "baumgarte")
+POSITIVE = frozenset({
+    *("mass", "friction", "armature", "frictionloss", "restitution", "delay"), *_SIZES, *(f"limit_{name}" for name in _SIZES),
+})  # fmt: skip
+"""Fields that must not be negative, here and in the charts of `flexor.model.charts`."""
 
 
 def _names(model: Model, group: str) -> list[str]:
@@ -61,6 +66,8 @@ def replace(model: Model, values: Mapping[str, Any]) -> Model:
             if value.shape not in ((), shape):
                 raise ValueError(f"'{name}' must have shape {shape}, got {value.shape}.")
             _check_value(name, field, value)
+            if field == "delay":
+                _check_room(model, i, value)
             rows.setdefault((group, field), {})[i] = value
     for (group, field), new in rows.items():  # a table at once: many free parameters make small programs
         model = eqx.tree_at(_leaf(group, field), model, _with(getattr(getattr(model, group), field), new))
@@ -91,8 +98,17 @@ def _check_value(name: str, field: str, value: Array | np.ndarray) -> None:
     numbers = np.asarray(value)  # numpy's own functions, since JAX's would be traced under jit even for known numbers
     if np.isnan(numbers).any():
         raise ValueError(f"'{name}' is not a number.")
-    if field in _POSITIVE and np.min(numbers) < 0:
+    if field in POSITIVE and np.min(numbers) < 0:
         raise ValueError(f"'{name}' must not be negative, got {np.min(numbers)}.")
+
+
+def _check_room(model: Model, actuator: int, delay: Array | np.ndarray) -> None:
+    a = model.topology.actuators[actuator]
+    if not a.samples and (_traced(delay) or np.any(np.asarray(delay) > 0)):
+        raise ValueError(
+            f"actuator '{a.name}' keeps no past inputs, so it cannot have a delay yet: "
+            f'`fx.with_delay(model, {{"actuator.{a.name}.delay": 0.03}}, dt=..., longest=...)` makes room for them.'
+        )
 
 
 def _with_rows(model: Model) -> Model:

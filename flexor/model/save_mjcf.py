@@ -22,14 +22,17 @@ def mjcf_text(model: Model, keys: Mapping[str, np.ndarray]) -> str:
     _meshes(root, m)
     elements = [ET.SubElement(root, "worldbody")]
     _geoms(elements[0], m, 0)
+    _sites(elements[0], m, 0)
     for b in range(1, len(t.bodies)):
         pose = {"pos": number_text(m.bodies.pos[b]), "quat": number_text(m.bodies.quat[b])}
         elements.append(ET.SubElement(elements[t.parents[b]], "body", {"name": t.bodies[b], **pose}))
         _inertial(elements[b], m, b)
         _joints(elements[b], m, b)
         _geoms(elements[b], m, b)
+        _sites(elements[b], m, b)
     _pairs(root, m)
     _actuators(root, m)
+    _equalities(root, m)
     if t.keyframes:
         group = ET.SubElement(root, "keyframe")
         for name, q in zip(t.keyframes, m.keyframes, strict=True):
@@ -95,6 +98,12 @@ def _geoms(body: ET.Element, m: Model, b: int) -> None:
         ET.SubElement(body, "geom", {"name": geom.name, "type": geom.shape, **what, **pose, **bits})
 
 
+def _sites(body: ET.Element, m: Model, b: int) -> None:
+    for s, site in enumerate(m.topology.sites):
+        if site.body == b:
+            ET.SubElement(body, "site", name=site.name, pos=number_text(m.sites.pos[s]), quat=number_text(m.sites.quat[s]))
+
+
 def _pairs(root: ET.Element, m: Model) -> None:
     if not m.topology.pairs:
         return
@@ -104,6 +113,17 @@ def _pairs(root: ET.Element, m: Model) -> None:
         mu = float(m.pairs.friction[p])
         friction = number_text([mu, mu, 0.005, 0.0001, 0.0001])
         ET.SubElement(group, "pair", geom1=a, geom2=b, condim="3" if pair.frictional else "1", friction=friction)
+
+
+def _equalities(root: ET.Element, m: Model) -> None:
+    t = m.topology
+    if not t.equalities:
+        return
+    group = ET.SubElement(root, "equality")
+    for e, polynomial in zip(t.equalities, m.equalities.coefficients, strict=True):
+        other = {} if e.second is None else {"joint2": t.joints[e.second].name}
+        first = {"name": e.name, "joint1": t.joints[e.first].name}
+        ET.SubElement(group, "joint", {**first, **other, "polycoef": number_text(polynomial)})
 
 
 def _actuators(root: ET.Element, m: Model) -> None:
@@ -118,4 +138,6 @@ def _actuators(root: ET.Element, m: Model) -> None:
             **_limit("forcelimited", "forcerange", table.force_range[a]),
         }
         law.update(biasprm=number_text(table.bias[a]), gear=number_text(table.gear[a]), **bounds)
+        if actuator.samples:
+            law.update(delay=number_text(table.delay[a]), nsample=str(actuator.samples), interp="linear")
         ET.SubElement(group, "general", {"name": actuator.name, "joint": t.joints[actuator.joint].name, **law})

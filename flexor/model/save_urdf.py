@@ -72,6 +72,7 @@ def _joint(root: ET.Element, m: Model, b: int) -> None:
     _origin(element, m.bodies.pos[b], m.bodies.quat[b])
     if own and kind != "floating":
         _motion(element, m, own[0], kind)
+        _mimic(element, m, own[0])
 
 
 def _motion(element: ET.Element, m: Model, j: int, kind: str) -> None:
@@ -89,6 +90,17 @@ def _motion(element: ET.Element, m: Model, j: int, kind: str) -> None:
         lower, upper = np.clip(m.joints.range[j], -1e9, 1e9)
         limit.update(lower=number_text(lower), upper=number_text(upper))
     ET.SubElement(element, "limit", limit)
+
+
+def _mimic(element: ET.Element, m: Model, j: int) -> None:
+    """For other programs: the first equality of the joint that is a straight line. The <flexor> element holds all of them."""
+    t = m.topology
+    for e, c in zip(t.equalities, m.equalities.coefficients, strict=True):
+        if e.first == j and e.second is not None and not np.any(c[2:]):
+            offset = c[0] + m.reference[t.q_start[j]] - c[1] * m.reference[t.q_start[e.second]]
+            law = {"multiplier": number_text(c[1]), "offset": number_text(offset)}
+            ET.SubElement(element, "mimic", {"joint": t.joints[e.second].name, **law})
+            return
 
 
 def _collisions(link: ET.Element, m: Model, b: int) -> None:
@@ -124,7 +136,14 @@ def _extension(root: ET.Element, m: Model, keys: Mapping[str, np.ndarray]) -> No
         ends = {"a": t.geoms[pair.a].name, "b": t.geoms[pair.b].name}
         ET.SubElement(extension, "pair", ends, frictional="true" if pair.frictional else "false")
     for actuator in t.actuators:
-        ET.SubElement(extension, "actuator", name=actuator.name, joint=t.joints[actuator.joint].name)
+        ends = {"name": actuator.name, "joint": t.joints[actuator.joint].name}
+        ET.SubElement(extension, "actuator", {**ends, **({"samples": str(actuator.samples)} if actuator.samples else {})})
+    for site in t.sites:
+        ET.SubElement(extension, "site", name=site.name, link=t.bodies[site.body])
+    for e, c in zip(t.equalities, m.equalities.coefficients, strict=True):
+        other = {} if e.second is None else {"joint2": t.joints[e.second].name}
+        first = {"name": e.name, "joint1": t.joints[e.first].name}
+        ET.SubElement(extension, "equality", {**first, **other, "coefficients": number_text(c)})
     for name, q in zip(t.keyframes, m.keyframes, strict=True):
         ET.SubElement(extension, "keyframe", name=name, q=number_text(q))
     for key, value in keys.items():

@@ -12,6 +12,9 @@ import numpy as np
 
 JOINT_NQ = {"hinge": 1, "slide": 1, "ball": 4, "free": 7}
 JOINT_NV = {"hinge": 1, "slide": 1, "ball": 3, "free": 6}
+# The type of index arrays. NumPy's int64 would be another type in each of JAX's precisions, and jaxlib keeps the converted
+# array of an object that lives on (a cached property, a constant of a module) whatever the precision is by then.
+INDEX = np.dtype("int32")
 SHAPES = ("plane", "sphere", "capsule", "box", "cylinder", "mesh")
 
 
@@ -54,10 +57,29 @@ class Pair:
 
 @dataclass(frozen=True)
 class Actuator:
-    """An actuator that pushes on one hinge or slide joint."""
+    """An actuator that pushes on one hinge or slide joint. `samples` counts the past inputs that are kept for its delay; an
+    actuator with none cannot have a delay."""
 
     name: str
     joint: int
+    samples: int = 0
+
+
+@dataclass(frozen=True)
+class Site:
+    """A frame fixed to a body: a tool, a sensor, a foot. It has no part in the motion."""
+
+    name: str
+    body: int
+
+
+@dataclass(frozen=True)
+class Equality:
+    """Ties the coordinate of a hinge or slide, `first`, to that of another joint, `second`, or to a constant where it is None."""
+
+    name: str
+    first: int
+    second: int | None = None
 
 
 @dataclass(frozen=True)
@@ -72,6 +94,8 @@ class Topology:
     pairs: tuple[Pair, ...] = ()
     actuators: tuple[Actuator, ...] = ()
     keyframes: tuple[str, ...] = ()
+    sites: tuple[Site, ...] = ()
+    equalities: tuple[Equality, ...] = ()
 
     @cached_property
     def nq(self) -> int:
@@ -88,26 +112,41 @@ class Topology:
     @cached_property
     def q_start(self) -> np.ndarray:
         """First coordinate of each joint."""
-        return np.cumsum([0] + [JOINT_NQ[j.kind] for j in self.joints])[:-1].astype(int)
+        return np.cumsum([0] + [JOINT_NQ[j.kind] for j in self.joints])[:-1].astype(INDEX)
 
     @cached_property
     def v_start(self) -> np.ndarray:
         """First degree of freedom of each joint."""
-        return np.cumsum([0] + [JOINT_NV[j.kind] for j in self.joints])[:-1].astype(int)
+        return np.cumsum([0] + [JOINT_NV[j.kind] for j in self.joints])[:-1].astype(INDEX)
 
     @cached_property
     def dof_joint(self) -> np.ndarray:
         """Joint of each degree of freedom."""
-        return np.array([i for i, j in enumerate(self.joints) for _ in range(JOINT_NV[j.kind])], dtype=int)
+        return np.array([i for i, j in enumerate(self.joints) for _ in range(JOINT_NV[j.kind])], dtype=INDEX)
 
     def joints_of(self, *kinds: str) -> np.ndarray:
         """Indices of the joints of the given kinds."""
-        return np.array([i for i, j in enumerate(self.joints) if j.kind in kinds], dtype=int)
+        return np.array([i for i, j in enumerate(self.joints) if j.kind in kinds], dtype=INDEX)
 
     @cached_property
     def limited(self) -> np.ndarray:
         """Indices of the joints with limits."""
-        return np.array([i for i, j in enumerate(self.joints) if j.limited], dtype=int)
+        return np.array([i for i, j in enumerate(self.joints) if j.limited], dtype=INDEX)
+
+    @cached_property
+    def dry(self) -> np.ndarray:
+        """Degrees of freedom with dry friction."""
+        return np.flatnonzero([self.joints[j].dry_friction for j in self.dof_joint])
+
+    @cached_property
+    def delayed(self) -> np.ndarray:
+        """Indices of the actuators that may have a delay."""
+        return np.array([i for i, a in enumerate(self.actuators) if a.samples], dtype=int)
+
+    @cached_property
+    def samples(self) -> int:
+        """How many past inputs a state keeps."""
+        return max((a.samples for a in self.actuators), default=0)
 
     @cached_property
     def nodes(self) -> "Nodes":
@@ -159,10 +198,10 @@ class Dofs:
 
 
 def _levels(parent: np.ndarray) -> tuple[np.ndarray, ...]:
-    depth = np.zeros(len(parent), dtype=int)
+    depth = np.zeros(len(parent), dtype=INDEX)
     for i, p in enumerate(parent):
         depth[i] = 0 if p < 0 else depth[p] + 1
-    return tuple(np.flatnonzero(depth == d) for d in range(depth.max() + 1)) if len(parent) else ()
+    return tuple(np.flatnonzero(depth == d).astype(INDEX) for d in range(depth.max() + 1)) if len(parent) else ()
 
 
 def _nodes(topology: Topology) -> Nodes:
@@ -179,16 +218,16 @@ def _nodes(topology: Topology) -> Nodes:
     for n in range(1, len(body)):
         if parent[n] != 0:
             root[n] = root[parent[n]]
-    parents = np.array(parent)
-    return Nodes(np.array(body), np.array(joint), parents, np.array(root), np.array(last), np.array(first), _levels(parents))
+    bodies, joints, parents, roots, lasts = (np.array(x, INDEX) for x in (body, joint, parent, root, last))
+    return Nodes(bodies, joints, parents, roots, lasts, np.array(first), _levels(parents))
 
 
 def _dofs(topology: Topology) -> Dofs:
     nodes = topology.nodes
     node_of_joint = {int(j): n for n, j in enumerate(nodes.joint) if j >= 0}
-    node = np.array([node_of_joint[int(j)] for j in topology.dof_joint], dtype=int)
-    owner = np.full(len(nodes.body), -1)
-    parent = np.full(len(node), -1)
+    node = np.array([node_of_joint[int(j)] for j in topology.dof_joint], dtype=INDEX)
+    owner = np.full(len(nodes.body), -1, INDEX)
+    parent = np.full(len(node), -1, INDEX)
     first = np.zeros(len(node), dtype=bool)
     moves = np.zeros((len(nodes.body), len(node)), dtype=bool)
     for n in range(1, len(nodes.body)):

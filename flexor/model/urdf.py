@@ -2,9 +2,9 @@
 
 The root link is a body welded to the world, unless it is called "world": then it is the world. Body frames are the link
 frames. Every joint that moves gets a motor of its name whose input, a force or torque, is bounded by the joint's effort.
-Velocity limits, safety controllers, transmissions, sensors and visuals are not read. A mimic joint is opened as a joint of
-its own, with a warning. Without `self_collision`, collision shapes meet the ground and nothing else, since URDF has no way
-to say which links may touch; with it, links that are not neighbours do.
+Velocity limits, safety controllers, transmissions, sensors and visuals are not read. A mimic joint has no motor; an equality of
+its own name ties it to the joint that it mimics (see `Equalities`). Without `self_collision`, collision shapes meet the ground
+and nothing else, since URDF has no way to say which links may touch; with it, links that are not neighbours do.
 """
 
 import os
@@ -21,6 +21,7 @@ from flexor.model.description import (
     ActuatorSpec,
     BodySpec,
     Description,
+    EqualitySpec,
     GeomSpec,
     JointSpec,
     static_bodies,
@@ -191,10 +192,8 @@ def _body(link: ET.Element, joint: ET.Element | None, d: Description) -> BodySpe
 
 
 def _add_joints(d: Description, elements: list[ET.Element]) -> None:
-    """The moving joints, and a motor for each but floating ones."""
-    mimics = [f"'{e.get('name')}'" for e in elements if e.find("mimic") is not None and KINDS[e.get("type", "")] is not None]
-    if mimics:
-        d.warn(f"joints that mimic another are opened as joints of their own: {', '.join(mimics)}")
+    """The moving joints, a motor for each but floating and mimic joints, and the couplings of the latter."""
+    kinds = {e.get("name", ""): KINDS[e.get("type", "")] for e in elements}
     for joint in elements:
         kind, name = KINDS[joint.get("type", "")], joint.get("name", "")
         if kind is None:
@@ -221,8 +220,29 @@ def _add_joints(d: Description, elements: list[ET.Element]) -> None:
                 range=_range(joint, d),
             )
         )
+        coupling = _mimic(joint, kinds, d)
+        if coupling is not None:
+            d.equalities.append(coupling)
+            continue
         effort = _positive(limit, "effort", d, where)
         d.actuators.append(ActuatorSpec(name, name, ctrl_range=(-effort, effort) if effort > 0 else UNLIMITED))
+
+
+def _mimic(joint: ET.Element, kinds: dict[str, str | None], d: Description) -> EqualitySpec | None:
+    """q = offset + multiplier q_other of a mimic joint, q_other = 0 where that is fixed; None where it has no such element, where
+    that is ignored, and, with a warning, where it names a joint that does not exist, as files in the wild do."""
+    mimic, name = joint.find("mimic"), joint.get("name", "")
+    if mimic is None or "equality" in d.ignore:
+        return None
+    other, where = mimic.get("joint", ""), f"joint '{name}'"
+    if other not in kinds:
+        d.warn(f"{where} mimics joint '{other}', which does not exist; it is opened as a joint of its own")
+        return None
+    multiplier = _numbers(mimic, "multiplier", (1.0,), d, where)[0]
+    offset = _numbers(mimic, "offset", (0.0,), d, where)[0]
+    if kinds[other] is None:
+        return EqualitySpec(name, name, None, (offset, 0.0, 0.0, 0.0, 0.0))
+    return EqualitySpec(name, name, other, (offset, multiplier, 0.0, 0.0, 0.0))
 
 
 def _positive(element: ET.Element | None, key: str, d: Description, where: str) -> float:

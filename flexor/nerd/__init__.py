@@ -1,28 +1,44 @@
 """NeRD: a learned solver for a robot. Sample transitions, train a network on them, and step it like any other physics."""
 
 from flexor.nerd.artefact import Nerd, load
+from flexor.nerd.base import AbstractBase, CoarseContact, FineContact, FreeFlight, NoBase
 from flexor.nerd.data import Data, read, sample
 from flexor.nerd.evaluation import Passive, evaluate_passive
 from flexor.nerd.finetune import Finetuning, finetune
 from flexor.nerd.frames import Frames
+from flexor.nerd.losses import AbstractLoss, AnchorLoss, OneStepLoss, PositionLoss, RolloutLoss
 from flexor.nerd.network import Norms, Sizes, Transformer
 from flexor.nerd.ranges import Planes, Ranges
 from flexor.nerd.recipe import Recipe
 from flexor.nerd.solver import NerdSolver, disagreement
 from flexor.nerd.training import Training, train
+from flexor.nerd.windows import AbstractStarts, RegularStarts, SteadyStarts
 
 __all__ = [
+    "AbstractBase",
+    "AbstractLoss",
+    "AbstractStarts",
+    "AnchorLoss",
+    "CoarseContact",
     "Data",
+    "FineContact",
     "Finetuning",
     "Frames",
+    "FreeFlight",
     "Nerd",
     "NerdSolver",
+    "NoBase",
     "Norms",
+    "OneStepLoss",
     "Passive",
     "Planes",
+    "PositionLoss",
     "Ranges",
     "Recipe",
+    "RegularStarts",
+    "RolloutLoss",
     "Sizes",
+    "SteadyStarts",
     "Training",
     "Transformer",
     "disagreement",

@@ -1,8 +1,10 @@
-"""`Nerd`: a trained solver and its card, in files: weights as safetensors, everything else as JSON beside them."""
+"""`Nerd`: a trained solver with the robot and the physics that it was trained for, in two files: a card, .json, and all arrays,
+.safetensors, beside it."""
 
-import hashlib
+import dataclasses
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib import metadata, resources
 from pathlib import Path
@@ -13,29 +15,38 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flexor.model.files import write_whole
+from flexor.files import array_bytes, digest, json_bytes, read_arrays, write_whole
 from flexor.model.model import Model
+from flexor.nerd.base import base_named
 from flexor.nerd.data import model_hash
 from flexor.nerd.frames import Frames
 from flexor.nerd.network import Norms, Sizes, Transformer
+from flexor.nerd.ranges import Ranges
 from flexor.nerd.solver import NerdSolver
 from flexor.robots import load as load_robot
-from flexor.solvers import Simulator
+from flexor.solvers import AbstractSolver, Simulator
+from flexor.solvers.artefact import CLASSES
+from flexor.solvers.encoding import decode, encode
+from flexor.solvers.table import solver
 
-FORMAT = "flexor nerd"
-FRAMES = ("dt", "reach", "base", "substeps", "centric", "contacts", "relative", "proportional")
-SIZES = ("layers", "width", "heads", "history", "head_width")
+FORMAT, VERSION = "flexor nerd", 2
+Origin = tuple[Model, AbstractSolver | None, Ranges | None]
+SWITCHES = ("centric", "contacts", "relative", "proportional")
+SIZES = tuple(f.name for f in dataclasses.fields(Sizes))
 
 
 @dataclass(frozen=True, eq=False)
 class Nerd:
-    """A network trained for `model` with the layout and the step of `frames`. `card` says from what: robot, recipe, data, seed,
+    """A network trained for `model` with the layout and the step of `frames`. `truth` is the solver whose steps it learned, and
+    `ranges` the states and controls that these covered; None where that is not known. `card` tells the rest: recipe, data, seed,
     metrics, versions."""
 
     model: Model
     network: Transformer
     frames: Frames
     card: dict[str, Any] = field(default_factory=dict)
+    truth: AbstractSolver | None = None
+    ranges: Ranges | None = None
 
     @property
     def dt(self) -> float:
@@ -50,57 +61,63 @@ class Nerd:
         """A simulator of the robot under the learned physics."""
         return Simulator(self.model, self.solver(), dt=self.dt)
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the weights to `path`, which ends in .safetensors, and the card to a .json beside it."""
-        from safetensors.numpy import save as serialise
+    def true_simulator(self) -> Simulator:
+        """A simulator of the robot under the physics that was learned."""
+        if self.truth is None:
+            raise ValueError(
+                f"the physics that this solver of '{self.model.topology.name}' was trained on is not known: its card has "
+                "neither a solver nor a recipe."
+            )
+        return Simulator(self.model, self.truth, dt=self.dt)
 
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Writes all arrays to `path`, which ends in .safetensors, and the card to a .json beside it."""
         path = _checked(path)
-        weights = serialise({name: np.asarray(x) for name, x in _named(self.network).items()})
+        model, model_arrays = encode(self.model, CLASSES, "model")
+        truth, truth_arrays = encode(self.truth, CLASSES, "truth")
+        arrays = array_bytes({**_named(self.network), **model_arrays, **truth_arrays})
         frames, sizes = self.frames, self.network.sizes
         card = {
             **self.card,
             "format": FORMAT,
-            "version": 1,
+            "version": VERSION,
             "robot": self.model.topology.name,
-            "model": model_hash(self.model),
+            "model": model,
+            "model hash": model_hash(self.model),
+            "truth": truth,
+            "ranges": None if self.ranges is None else dataclasses.asdict(self.ranges),
             "members": int(self.network.embed.shape[0]),
             "sizes": {name: getattr(sizes, name) for name in SIZES},
-            "frames": {name: getattr(frames, name) for name in FRAMES},
+            "frames": _frames_table(frames),
             "inputs": list(frames.labels),
-            "weights": {"file": path.name, "sha256": hashlib.sha256(weights).hexdigest()},
+            "weights": {"file": path.name, "sha256": digest(arrays)},
             "versions": {name: metadata.version(name) for name in ("jax", "equinox", "numpy")},
         }
-        write_whole({path: weights, path.with_suffix(".json"): json.dumps(card, indent=1).encode()})
+        write_whole({path: arrays, path.with_suffix(".json"): json_bytes(card)})
         return path
 
     @staticmethod
     def load(path: str | os.PathLike[str], model: Model | None = None) -> "Nerd":
-        """Reads what `save` wrote. `model` is the robot it was trained for; by default the one that the card names."""
+        """Reads what `save` wrote. `model` is another robot of the same joints and contacts, in place of the one in the file.
+        Files of version 1 name the robot and do not hold it: `model` is needed where that robot is not there any more."""
         path = _checked(path)
-        beside = path.with_suffix(".json")
-        for file in (path, beside):
-            if not file.is_file():
-                raise FileNotFoundError(
-                    f"there is no file '{file}'; a learned solver is a .safetensors and the .json beside it."
-                )
+        card = _read_card(path)
+        raw, beside = path.read_bytes(), path.with_suffix(".json").name
+        if digest(raw) != card["weights"]["sha256"]:
+            raise ValueError(f"'{path}' is corrupt, or not the file that '{beside}' describes: its digest differs.")
+        arrays = read_arrays(raw)
         try:
-            card = json.loads(beside.read_text(encoding="utf-8"))
-            if card.get("format") != FORMAT:
-                raise ValueError("it does not describe a learned solver")
-            sizes, options, digest = Sizes(**card["sizes"]), card["frames"], card["weights"]["sha256"]
-        except (ValueError, KeyError, TypeError) as error:
-            raise ValueError(f"'{beside}' is not whole: {error}.") from error
-        model = load_robot(card["robot"]) if model is None else model
-        frames = Frames(model.topology, **options)
+            own, truth, ranges = (_opened_first if card["version"] == 1 else _opened)(card, arrays, model)
+            frames = _frames_of(card["frames"], own)
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"'{path.with_suffix('.json')}' cannot be opened: {_reason(error)}.") from error
         if list(frames.labels) != card["inputs"]:
             raise ValueError(
                 f"'{path.name}' was trained for '{card['robot']}', whose joints or contacts are not those of "
-                f"'{model.topology.name}'."
+                f"'{own.topology.name}'."
             )
-        raw = path.read_bytes()
-        if hashlib.sha256(raw).hexdigest() != digest:
-            raise ValueError(f"'{path}' is not the file of weights that '{beside.name}' describes: truncated or changed.")
-        return Nerd(model, _filled(sizes, frames, card["members"], raw), frames, card)
+        network = _filled(Sizes(**card["sizes"]), frames, card["members"], arrays)
+        return Nerd(own, network, frames, card, truth, ranges)
 
 
 def load(name: str | os.PathLike[str], model: Model | None = None) -> Nerd:
@@ -124,26 +141,89 @@ def _checked(path: str | os.PathLike[str]) -> Path:
     return path
 
 
+def _read_card(path: Path) -> dict[str, Any]:
+    """The card beside a file of weights, of a version that this flexor reads."""
+    beside = path.with_suffix(".json")
+    for file in (path, beside):
+        if not file.is_file():
+            raise FileNotFoundError(
+                f"there is no file '{file}'; a learned solver is a .safetensors and the .json beside it."
+            )
+    try:
+        card = json.loads(beside.read_text(encoding="utf-8"))
+        if not isinstance(card, dict) or card.get("format") != FORMAT:
+            raise ValueError("it does not describe a learned solver")
+        missing = [k for k in ("version", "robot", "members", "sizes", "frames", "inputs", "weights") if k not in card]
+        if missing:
+            raise ValueError(f"it lacks '{missing[0]}'")
+    except ValueError as error:
+        raise ValueError(f"'{beside}' is corrupt: {_reason(error)}.") from error
+    if card["version"] > VERSION:
+        raise ValueError(
+            f"'{beside}' was written by a newer flexor: its format has version {card['version']}, and this flexor reads up to "
+            f"{VERSION}. Update flexor to open it."
+        )
+    return card
+
+
+def _frames_table(frames: Frames) -> dict[str, Any]:
+    """The layout as JSON, without the topology, which is the model's."""
+    table = {name: getattr(frames, name) for name in ("dt", "reach", *SWITCHES)}
+    return {**table, "base": frames.base.name, "substeps": getattr(frames.base, "substeps", 1)}
+
+
+def _frames_of(table: Mapping[str, Any], model: Model) -> Frames:
+    """The layout of a card, for a robot."""
+    given = dict(table)
+    return Frames(model.topology, base=base_named(given.pop("base"), given.pop("substeps")), **given)
+
+
+def _opened(card: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model: Model | None) -> Origin:
+    """What a card holds beside the network."""
+    model = decode(card["model"], CLASSES, arrays) if model is None else model
+    ranges = card["ranges"]
+    return model, decode(card["truth"], CLASSES, arrays), None if ranges is None else Ranges.of(ranges)
+
+
+def _opened_first(card: Mapping[str, Any], arrays: Mapping[str, np.ndarray], model: Model | None) -> Origin:
+    """The same of a card of version 1, which names the robot but does not hold it, and has the true physics in its recipe."""
+    recipe, data = card.get("recipe"), card.get("data", {})
+    robot = str((recipe or card)["robot"])
+    try:
+        model = load_robot(robot) if model is None else model
+    except FileNotFoundError as error:
+        raise FileNotFoundError(
+            f"this solver was trained for the robot '{robot}', which is not there, and its files are of an old version that does "
+            "not hold the robot itself: give its description, `--robot FILE` or `fx.nerd.load(path, fx.load(FILE))`."
+        ) from error
+    truth = None if recipe is None else solver(recipe["contact"], substeps=recipe["substeps"])
+    return model, truth, Ranges.of(json.loads(data["ranges"])) if "ranges" in data else None
+
+
 def _named(network: Transformer) -> dict[str, Any]:
     leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(network, _is_array))
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
 
-def _filled(sizes: Sizes, frames: Frames, members: int, raw: bytes) -> Transformer:
-    from safetensors.numpy import load as parse
-
+def _filled(sizes: Sizes, frames: Frames, members: int, stored: Mapping[str, np.ndarray]) -> Transformer:
+    """A network of the stored weights."""
     n, m = len(frames.labels), frames.outputs
     norms = Norms(jnp.zeros(n), jnp.ones(n), jnp.zeros(m), jnp.ones(m))
     keys = jax.random.split(jax.random.key(0), members)
     fresh = eqx.filter_eval_shape(eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k)), keys)
-    stored, wanted = parse(raw), _named(fresh)
-    bad = [n for n in {**wanted, **stored} if n not in stored or n not in wanted or stored[n].shape != wanted[n].shape]
+    wanted = _named(fresh)
+    bad = [name for name, x in wanted.items() if name not in stored or stored[name].shape != x.shape]
     if bad:
         raise ValueError(f"the weights '{bad[0]}' do not fit the card beside them.")
-    arrays, fixed = eqx.partition(fresh, _is_array)
-    return eqx.combine(jax.tree.unflatten(jax.tree.structure(arrays), [jnp.asarray(stored[n]) for n in wanted]), fixed)
+    arrays, static = eqx.partition(fresh, _is_array)
+    leaves = [jnp.asarray(stored[name]) for name in wanted]
+    return eqx.combine(jax.tree.unflatten(jax.tree.structure(arrays), leaves), static)
 
 
 def _is_array(x: Any) -> bool:
     """An array, or the shape of one."""
     return eqx.is_array(x) or isinstance(x, jax.ShapeDtypeStruct)
+
+
+def _reason(error: Exception) -> str:
+    return f"it lacks {error}" if isinstance(error, KeyError) else str(error).rstrip(".")

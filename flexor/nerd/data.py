@@ -11,7 +11,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +21,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from flexor.model.model import Control, Model
-from flexor.nerd.frames import Frames, Scene
+from flexor.nerd.base import NoBase
+from flexor.nerd.frames import Frames
 from flexor.nerd.ranges import Ranges
+from flexor.nerd.scene import Scene
 from flexor.solvers import Simulator
-from flexor.solvers.substeps import Substeps
 from flexor.spatial import matrix_to_quat, quat_to_matrix
 
 LARGEST = 1e5  # a number beyond this is a divergence
@@ -39,14 +40,13 @@ def sample(
     path: str | os.PathLike[str],
     *,
     length: int = 100,
-    substeps: int = 1,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Path:
-    """Writes a data set of at least so many transitions, in trajectories of `length` steps of `sim.dt`, each of `substeps`.
+    """Writes a data set of at least so many transitions of the simulator, in trajectories of `length` steps.
 
-    Random states and controls as `ranges` says, controls anew in every step. Trajectories that leave the finite numbers are
-    dropped and counted. An interrupted run leaves `<path>.part`, from which the same call goes on, to the same bits.
+    Random states and controls as `ranges` says, new controls in every step. Trajectories that diverge are dropped and counted.
+    An interrupted run leaves `<path>.part`, from which the same call resumes, to the same bits.
     """
     import h5py
 
@@ -59,9 +59,9 @@ def sample(
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write '{path}': the folder '{path.parent}' does not exist.")
     part = path.with_name(path.name + ".part")
-    head = _head(sim, ranges, length, substeps, seed)
+    head = _head(sim, ranges, length, seed)
     wanted = -(-transitions // length)
-    make = _maker(sim, ranges, length, substeps)
+    make = _maker(sim, ranges, length)
     try:
         with h5py.File(part, "a") as file:
             done, dropped, chunk = _resume(file, head, part)
@@ -87,18 +87,17 @@ def sample(
     return path
 
 
-def _head(sim: Simulator, ranges: Ranges, length: int, substeps: int, seed: int) -> dict[str, Any]:
-    """What a file says about itself, and by which a resumed run knows its own."""
+def _head(sim: Simulator, ranges: Ranges, length: int, seed: int) -> dict[str, Any]:
+    """What a file says about itself, and by which a resumed run recognises its own."""
     from importlib import metadata
 
     return {
         "robot": sim.model.topology.name,
         "model": model_hash(sim.model),
-        "solver": repr(sim.solver),
+        "solver": "".join(repr(sim.solver).split()),
         "ranges": json.dumps(dataclasses.asdict(ranges), sort_keys=True, default=dict),
         "dt": float(sim.dt),
         "length": length,
-        "substeps": substeps,
         "seed": seed,
         "jax": metadata.version("jax"),
     }
@@ -112,15 +111,15 @@ def model_hash(model: Model) -> str:
     return digest.hexdigest()[:16]
 
 
-def _maker(sim: Simulator, ranges: Ranges, length: int, substeps: int) -> Callable[[Any], dict[str, Any]]:
+def _maker(sim: Simulator, ranges: Ranges, length: int) -> Callable[[Any], dict[str, Any]]:
     """A compiled function from a key to the arrays of one chunk, trajectories first."""
-    solver = Substeps(sim.solver, substeps) if substeps > 1 else sim.solver
-    frames = Frames(sim.model.topology, float(sim.dt), base="none")
+    dt = float(sim.dt)
+    frames = Frames(sim.model.topology, dt, base=NoBase())
 
     def one(key: Any) -> dict[str, Any]:
         place, state_key, control_key, rest_key = jax.random.split(key, 4)
         model = ranges.ground(sim.model, place)
-        own = Simulator(model, solver, dt=sim.dt, simd=sim.simd)
+        own = Simulator(model, sim.solver, dt=dt, simd=sim.simd)
         q, qd = ranges.draw(model, state_key)
         u = jnp.zeros((length, model.nu), model.dtype)
         if ranges.control and model.nu:
@@ -158,7 +157,7 @@ def _resume(file: Any, head: dict[str, Any], part: Path) -> tuple[int, int, int]
     for key, value in head.items():
         if group.attrs.get(key) != value:
             raise ValueError(
-                f"'{part}' was begun with another {key}: {group.attrs.get(key)}, not {value}; remove it or go on as it was."
+                f"'{part}' was started with another {key}: {group.attrs.get(key)}, not {value}; remove it, or resume as it was."
             )
     done = int(group.attrs["trajectories"])
     for array in group.values():  # what was appended after the last count is made again
@@ -167,7 +166,7 @@ def _resume(file: Any, head: dict[str, Any], part: Path) -> tuple[int, int, int]
 
 
 def _make_room(path: Path, size: int) -> None:
-    """Raises before a chunk would fill the disk, while the file is still whole."""
+    """Raises before a chunk would fill the disk, while the file is still intact."""
     free = shutil.disk_usage(path.parent).free
     if free < 2 * size:
         raise OSError(f"the disk is full: {size / 1e6:.0f} MB to write, {free / 1e6:.0f} MB free")
@@ -206,18 +205,28 @@ def facts(path: str | os.PathLike[str]) -> dict[str, Any]:
     import h5py
 
     with h5py.File(path, "r") as file:
-        return {k: v.item() if isinstance(v, np.generic) else v for k, v in file["data"].attrs.items()}
+        return _plain(file["data"].attrs)
+
+
+def _plain(attrs: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v.item() if isinstance(v, np.generic) else v for k, v in attrs.items()}
 
 
 class Data(eqx.Module):
-    """A data set in memory: what was seen before every step and the states after it, with axes (trajectory, step)."""
+    """A data set in memory: what was seen before every step and the states after it, with axes (trajectory, step). `about` is
+    what the file says of itself (`facts`), as JSON."""
 
     scene: Scene
     next_q: Any
     next_qd: Any
     dt: float = eqx.field(static=True)
     hash: str = eqx.field(static=True)
-    model: str = eqx.field(static=True)
+    about: str = eqx.field(static=True, default="{}")
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the data set says of itself; see `facts`."""
+        return json.loads(self.about)  # type: ignore[no-any-return]
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -225,7 +234,7 @@ class Data(eqx.Module):
 
 
 def read(path: str | os.PathLike[str], model: Model, *, most: int | None = None, dt: float | None = None) -> Data:
-    """Reads a data set for a robot, ours or one made by the original code, which does not tell its step: give `dt` there.
+    """Reads a data set for a robot, ours or one made by the original code, which does not hold its step: give `dt` there.
 
     `most` limits the number of trajectories. All is held in memory; `blocks` reads piece by piece.
     """
@@ -242,7 +251,7 @@ def blocks(
     path = Path(path)
     if not path.is_file():
         part = path.with_name(path.name + ".part")
-        hint = f"; there is an unfinished '{part.name}': sample again to go on" if part.is_file() else ""
+        hint = f"; there is an unfinished '{part.name}': sample again to resume" if part.is_file() else ""
         raise FileNotFoundError(f"there is no data set '{path}'{hint}.")
     try:
         with h5py.File(path, "r") as file:
@@ -255,14 +264,14 @@ def blocks(
                 _check(path, arrays, attrs, model)
                 yield _block(arrays, attrs, model, dt)
     except (OSError, KeyError, RuntimeError) as error:
-        raise ValueError(f"'{path}' is not a whole data set: {error}") from error
+        raise ValueError(f"'{path}' is no data set, or a corrupt one: {error}") from error
 
 
 def _block(arrays: dict[str, np.ndarray], attrs: dict[str, Any], model: Model, dt: float | None) -> Data:
     nq = model.topology.nq
-    known = dt if dt is not None else attrs.get("dt")
-    if known is None:
-        raise ValueError("the data set does not tell the length of its steps; give `dt`.")
+    step = dt if dt is not None else attrs.get("dt")
+    if step is None:
+        raise ValueError("the data set does not hold the length of its steps; give `dt`.")
     quat = np.concatenate([arrays["root_body_q"][..., 6:7], arrays["root_body_q"][..., 3:6]], axis=-1)
     before, after = arrays["states"], arrays["next_states"]
     points = [arrays[f"contact_points_{i}"].reshape(*before.shape[:2], -1, 3) for i in (0, 1)]
@@ -271,8 +280,8 @@ def _block(arrays: dict[str, np.ndarray], attrs: dict[str, Any], model: Model, d
         np.asarray(quat_to_matrix(jnp.asarray(quat))), arrays["contact_normals"].reshape(points[0].shape), *points,
         arrays["contact_depths"].reshape(points[0].shape[:3]),
     )  # fmt: skip
-    facts = (float(known), str(attrs.get("hash", "")), str(attrs.get("model", "")))
-    return Data(Scene(*parts), after[..., :nq], after[..., nq:], *facts)
+    about = json.dumps(_plain(attrs), sort_keys=True, default=str)
+    return Data(Scene(*parts), after[..., :nq], after[..., nq:], float(step), str(attrs.get("hash", "")), about)
 
 
 def _check(path: Path, arrays: dict[str, np.ndarray], attrs: dict[str, Any], model: Model) -> None:

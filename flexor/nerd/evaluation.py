@@ -13,7 +13,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from flexor.model.model import Model
 from flexor.nerd.artefact import Nerd
 from flexor.nerd.data import LARGEST
 from flexor.nerd.frames import Frames
@@ -21,7 +20,6 @@ from flexor.nerd.network import Transformer
 from flexor.nerd.ranges import Ranges
 from flexor.nerd.solver import NerdSolver
 from flexor.solvers import AbstractSolver, Simulator
-from flexor.solvers.substeps import Substeps
 
 BATCH = 256
 
@@ -60,34 +58,28 @@ def _of(statistic: Any, x: np.ndarray) -> float:
 
 def evaluate_passive(
     nerd: Nerd,
-    solver: AbstractSolver,
-    ranges: Ranges,
     *,
-    substeps: int = 1,
+    truth: AbstractSolver | None = None,
+    ranges: Ranges | None = None,
     steps: int = 1000,
     rollouts: int = 2048,
     seed: int = 500,
 ) -> Passive:
-    """Errors of the learned solver against `solver`, from random states of `ranges`, without controls."""
-    judge = passive_judge(
-        nerd.model, nerd.frames, solver, ranges, substeps=substeps, steps=steps, rollouts=rollouts, seed=seed
-    )
+    """Errors of the learned solver against the solver `truth`, from random states of `ranges`, without controls; by default those
+    that it was trained on."""
+    sim = nerd.true_simulator() if truth is None else Simulator(nerd.model, truth, dt=nerd.dt)
+    ranges = nerd.ranges if ranges is None else ranges
+    if ranges is None:
+        raise ValueError(f"the card of this solver of '{nerd.model.topology.name}' has no ranges of states: give `ranges`.")
+    judge = passive_judge(sim, nerd.frames, ranges, steps=steps, rollouts=rollouts, seed=seed)
     return judge(nerd.network)
 
 
 def passive_judge(
-    model: Model,
-    frames: Frames,
-    solver: AbstractSolver,
-    ranges: Ranges,
-    *,
-    substeps: int,
-    steps: int,
-    rollouts: int,
-    seed: int,
+    truth: Simulator, frames: Frames, ranges: Ranges, *, steps: int, rollouts: int, seed: int
 ) -> Callable[[Transformer], Passive]:
     """`evaluate_passive` as a function of the network, which compiles once; the true motion is computed once."""
-    truth = Simulator(model, Substeps(solver, substeps) if substeps > 1 else solver, dt=frames.dt)
+    model = truth.model
     keys = jax.random.split(jax.random.key(seed), rollouts)
     parts = [slice(i, i + BATCH) for i in range(0, rollouts, BATCH)]
 
@@ -111,6 +103,17 @@ def passive_judge(
         return errors(frames, np.concatenate([run[2] for run in runs]), predicted)
 
     return judge
+
+
+def passive_metrics(truth: Simulator, frames: Frames, ranges: Ranges) -> Callable[[Transformer], dict[str, float]]:
+    """Mean errors of passive motion after 100 steps, as `train` takes them for `judge`."""
+    judge = passive_judge(truth, frames, ranges, steps=100, rollouts=256, seed=500)
+
+    def metrics(network: Transformer) -> dict[str, float]:
+        row = judge(network).rows((100,))[0]
+        return {name: float(value) for name, value in row.items() if "mean" in name or name == "diverged"}
+
+    return metrics
 
 
 def errors(frames: Frames, true: np.ndarray, predicted: np.ndarray) -> Passive:

@@ -6,6 +6,7 @@ Those of a file lie in other files without a name, mapped into memory, so that m
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,11 @@ import numpy as np
 
 from flexor import simd
 from flexor.model.model import Model
-from flexor.nerd.data import Data, blocks, facts
-from flexor.nerd.frames import Frames, Scene
+from flexor.nerd.data import Data, blocks
+from flexor.nerd.frames import Frames
 from flexor.nerd.network import Norms
+from flexor.nerd.ranges import Ranges
+from flexor.nerd.scene import Scene
 
 FLOOR = 1e-6  # deviation below which an input or a target is taken for constant: what changes less is rounding
 
@@ -28,13 +31,18 @@ FLOOR = 1e-6  # deviation below which an input or a target is taken for constant
 @dataclass(frozen=True, eq=False)
 class Examples:
     """Inputs x, targets y and what a rollout needs, r = (q, qd, torque), with axes (trajectory, step, number), in single
-    precision; the hash of the data set, and whether all of it happened on the robot's own ground."""
+    precision; the hash of the data set, and what it says of itself."""
 
     x: np.ndarray
     y: np.ndarray
     r: np.ndarray
     hash: str
-    own_ground: bool = True
+    facts: Mapping[str, Any]
+
+    @property
+    def ranges(self) -> Ranges | None:
+        """What the data set covers, where it says so."""
+        return Ranges.of(json.loads(self.facts["ranges"])) if "ranges" in self.facts else None
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -47,13 +55,13 @@ class Examples:
 
     def chances(self, length: int) -> np.ndarray:
         """How many targets the windows before each one have together: (trajectory, start), and a last row for the total."""
-        asked = np.stack([np.isfinite(row[:, -1]) for row in self.y]).astype(float)
-        sums = np.cumsum(np.pad(asked, ((0, 0), (1, 0))), axis=1)
+        targets = np.stack([np.isfinite(row[:, -1]) for row in self.y]).astype(float)
+        sums = np.cumsum(np.pad(targets, ((0, 0), (1, 0))), axis=1)
         counts = sums[:, length:] - sums[:, :-length]
         if not counts.any():
             raise ValueError(
                 "nothing in the data set touches anything, so there is nothing to learn beyond the base step: sample ranges in "
-                'which something does, or learn all of the dynamics (base = "none").'
+                'which something does, or learn all of the dynamics: base = "none" in a recipe, `NoBase()` in Python.'
             )
         before = np.concatenate([[0.0], np.cumsum(counts)])
         last = np.full(counts.shape[1], before[-1])
@@ -82,21 +90,25 @@ def examples(
 ) -> Examples:
     """Inputs and targets of a data set, in memory or in a file."""
     if isinstance(source, Data):
+        _check_step(source, frames)
         x, y, r = (np.asarray(z) for z in _encode(frames, model, source))
-        return Examples(x, y, r, source.hash)
+        return Examples(x, y, r, source.hash, source.facts)
     path, done = Path(source), 0
     with ExitStack() as stack:
         files = [stack.enter_context(tempfile.TemporaryFile(dir=path.parent)) for _ in range(3)]
         for data in blocks(path, model, most, dt=dt):
-            if abs(data.dt / frames.dt - 1) > 1e-4:
-                raise ValueError(f"'{path}' has steps of {data.dt:g} s; the network is to step by {frames.dt:g} s.")
+            _check_step(data, frames)
             parts = [np.ascontiguousarray(z, np.float32) for z in _encode(frames, model, data)]
             for file, z in zip(files, parts, strict=True):
                 file.write(z.tobytes())
             done += data.shape[0]
         x, y, r = (np.memmap(f, np.float32, "r", shape=(done, *z.shape[1:])) for f, z in zip(files, parts, strict=True))
-    planes = json.loads(facts(path).get("ranges", "{}")).get("planes")
-    return Examples(x, y, r, data.hash, own_ground=planes is None)
+    return Examples(x, y, r, data.hash, data.facts)
+
+
+def _check_step(data: Data, frames: Frames) -> None:
+    if abs(data.dt / frames.dt - 1) > 1e-4:
+        raise ValueError(f"the data set has steps of {data.dt:g} s, and the network is to step by {frames.dt:g} s.")
 
 
 @eqx.filter_jit

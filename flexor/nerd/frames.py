@@ -11,23 +11,13 @@ mounted. Everything is expressed in the root frame of its own instant (Xu et al.
                 the step is beyond the base step's and half a step of that velocity: R^T dp for the root's position, the
                 rotation vector for rotations, the difference for the rest (wrapped for hinges without limits)
 
-The base step (`flexor.nerd.base`) is what is known of the step beforehand, and the network learns what goes beyond it:
-
-    none        velocities stay as they are: the network learns all of the dynamics, as in the original
-    free        the motion of the robot if nothing touched it, with the substeps of the true physics: the network learns of
-                contact, stops and friction alone
-    coarse      the same, and then contacts and stops are resolved once for the whole step: the network learns what many
-                substeps, or reality, make of it otherwise
-    fine        the true physics with all its substeps, on the model's own ground: the network learns what reality makes of it
-                otherwise
-
-With all but the first the network is not asked where no contact and no stop is near: flight is exact whatever its weights.
-Position and heading of the root never enter: predictions do not change when the whole scene is moved and turned about gravity.
+The base step (`flexor.nerd.base`) is the part of the step that is computed, and the network learns the rest. With every base step
+but `NoBase` the network is bypassed where no contact and no stop is near: flight is exact whatever its weights.
+Position and heading of the root are no inputs: predictions do not change when the whole scene is moved and turned about gravity.
 """
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
@@ -37,50 +27,20 @@ from flexor.contact import detect
 from flexor.contact.detect import candidates
 from flexor.dynamics import actuator_force, forward_kinematics, integrate
 from flexor.model.model import Control, Model
-from flexor.model.topology import JOINT_NV, Topology
-from flexor.nerd.base import BASES, RESOLVED, coarse_step, fine_step, free_step, moved_contacts, stop_rooms
+from flexor.model.topology import INDEX, JOINT_NV, Topology
+from flexor.nerd.base import AbstractBase, CoarseContact, Flown, moved_contacts, stop_rooms
+from flexor.nerd.scene import Ahead, Scene
 from flexor.spatial import quat_log, quat_mul, quat_to_matrix, rotate
 
 SLIP = 0.05  # m/s, below which a slip's direction fades
-
-
-class Scene(NamedTuple):
-    """One instant: state, joint torques, direction of gravity, root frame, contact candidates; world axes."""
-
-    q: Float[Array, " nq"]
-    qd: Float[Array, " nv"]
-    torque: Float[Array, " n"]
-    gravity: Float[Array, "3"]
-    origin: Float[Array, "3"]
-    rotation: Float[Array, "3 3"]
-    normal: Float[Array, "ncon 3"]
-    point_a: Float[Array, "ncon 3"]
-    point_b: Float[Array, "ncon 3"]
-    distance: Float[Array, " ncon"]
-
-
-class Ahead(NamedTuple):
-    """What would be after the base step: state, velocities without contact, relative velocities and distances of the
-    candidates without contact, their relative velocities with it, and how far limited joints would be from their two stops.
-    `closing` is the largest speed at which something near closes, zero where nothing is."""
-
-    q: Float[Array, " nq"]
-    qd: Float[Array, " nv"]
-    free: Float[Array, " nv"]
-    velocity: Float[Array, "ncon 3"]
-    distance: Float[Array, " ncon"]
-    after: Float[Array, "ncon 3"]
-    room: Float[Array, "n_limited 2"]
-    closing: Float[Array, ""]
 
 
 @dataclass(frozen=True)
 class Frames:
     """The layout of inputs and targets for one robot and steps of `dt`; candidates and stops beyond `reach` are not seen.
 
-    `base` chooses the base step, whose flight takes `substeps`; those of the true physics make it exact, where joint torques are
-    constant over a step (motors, not servos). With `proportional` the network predicts in units of the closing speed: a tap and a
-    blow alike, so that what it learns of one serves the other, and what it predicts fades with the speed.
+    `base` is the base step. With `proportional` the network predicts in units of the closing speed: a tap and a blow alike, so
+    that what it learns of one serves the other, and what it predicts fades with the speed.
 
     Switched off for ablations: `centric` (root frames; else the world's), `contacts` (contact inputs), `relative` (changes are
     predicted; else the next state itself, for robots of hinges and slides).
@@ -89,16 +49,21 @@ class Frames:
     topology: Topology
     dt: float
     reach: float = 0.12
-    base: str = "coarse"
-    substeps: int = 1
+    base: AbstractBase = CoarseContact()  # noqa: RUF009
     centric: bool = True
     contacts: bool = True
     relative: bool = True
     proportional: bool = False
 
     def __post_init__(self) -> None:
-        if self.base not in BASES:
-            raise ValueError(f"there is no base step '{self.base}': it is one of {', '.join(BASES)}.")
+        if not isinstance(self.base, AbstractBase):
+            raise TypeError(f"`base` must be a base step, for instance `CoarseContact(substeps=8)`, got {self.base!r}.")
+        if self.topology.samples:
+            name = self.topology.actuators[self.topology.delayed[0]].name
+            raise ValueError(
+                f"learned solvers know no delay, and actuator '{name}' of '{self.topology.name}' may have one: train for a model "
+                "without, and delay the inputs before they reach the simulator."
+            )
         turning = self.topology.joints_of("free", "ball")
         if not self.relative and len(turning):
             name = self.topology.joints[turning[0]].name
@@ -118,12 +83,12 @@ class Frames:
     def pushed(self) -> np.ndarray:
         """Degrees of freedom on which joint torques act: all but those of free joints."""
         t = self.topology
-        return np.flatnonzero([t.joints[j].kind != "free" for j in t.dof_joint])
+        return np.flatnonzero([t.joints[j].kind != "free" for j in t.dof_joint]).astype(INDEX)
 
     @property
     def gated(self) -> bool:
-        """Whether the network is asked only where something is near."""
-        return self.base != "none" and self.contacts and self.relative
+        """Whether the network acts only where something is near."""
+        return self.base.integrates_forces and self.contacts and self.relative
 
     @cached_property
     def linear(self) -> np.ndarray:
@@ -149,15 +114,14 @@ class Frames:
                 names.append(j.name)
         names += [f"velocity {t.dof_name(i)}" for i in range(t.nv)]
         names += [f"torque {t.dof_name(i)}" for i in self.pushed] + [f"gravity {a}" for a in "xyz"]
-        names += [f"free {t.dof_name(i)}" for i in range(t.nv) if self.base != "none"]
-        names += [f"push {t.dof_name(i)}" for i in range(t.nv) if self.base in RESOLVED]
+        names += [f"{change} {t.dof_name(i)}" for change in self.base.velocity_inputs for i in range(t.nv)]
         names += [*(f"scaled {t.dof_name(i)}" for i in range(t.nv)), "1 / closing"] if self.gated else []
         names += [f"stop {t.joints[i].name} {side}" for i in t.limited for side in ("low", "high")]
         if self.contacts:
             for c, pair in enumerate(candidates(t)):
                 parts = ["nx", "ny", "nz", "px", "py", "pz", "vx", "vy", "vz", "distance", "ahead"]
                 parts += ["sx", "sy", "sz", "steps"] if self.gated else []
-                parts += ["ax", "ay", "az"] if self.base in RESOLVED else []
+                parts += self.base.contact_inputs
                 names += [f"contact {t.pairs[pair].name}.{c} {part}" for part in parts]
         return tuple(names)
 
@@ -199,19 +163,13 @@ class Frames:
     def foresee(self, model: Model, scene: Scene, wrench: Float[Array, "nbody 6"] | None = None) -> Ahead:
         """What would be after the base step; wrenches on the bodies enter there, and nowhere else."""
         q, qd = scene.q, scene.qd
-        new_q, free = integrate(model, q, self.dt * qd), qd
-        if self.base != "none":
-            torque = jnp.zeros_like(qd).at[self.pushed].set(jnp.asarray(scene.torque, qd.dtype))
-            new_q, free = free_step(model, q, qd, torque, wrench, self.dt, self.substeps)
-        room, new_qd = stop_rooms(model, new_q), free
-        velocity, distance = moved_contacts(model, q, new_q, free, scene)
-        after = velocity
-        if self.base == "coarse":
-            new_q, new_qd = coarse_step(model, scene, new_q, free, distance, self.dt)
-        if self.base == "fine":
-            new_q, new_qd = fine_step(model, q, qd, torque, wrench, self.dt, self.substeps)
-        if self.base in RESOLVED:
-            after, _ = moved_contacts(model, q, new_q, new_qd, scene)
+        torque = jnp.zeros_like(qd).at[self.pushed].set(jnp.asarray(scene.torque, qd.dtype))
+        control = Control(tau=torque, wrench=wrench)
+        flown_q, free = self.base.fly(model, scene, control, self.dt)
+        room = stop_rooms(model, flown_q)
+        velocity, distance = moved_contacts(model, q, flown_q, free, scene)
+        new_q, new_qd = self.base.resolve(model, scene, control, Flown(flown_q, free, distance), self.dt)
+        after, _ = moved_contacts(model, q, new_q, new_qd, scene)
         rate = free[self.topology.v_start[self.topology.limited]]
         near = [jnp.minimum(scene.distance, distance), jnp.minimum(stop_rooms(model, q), room).ravel()]
         opening = [jnp.sum(scene.normal * velocity, axis=1), jnp.stack([rate, -rate], axis=-1).ravel()]
@@ -230,8 +188,8 @@ class Frames:
         """The network's input for what was observed."""
         into, p = scene.rotation.T, scene.origin
         parts = [*self._coordinates(scene.q, p, into), self._turned(scene.qd, into), scene.torque, into @ scene.gravity]
-        parts += [self._turned(ahead.free - scene.qd, into)] if self.base != "none" else []
-        parts += [self._turned(ahead.qd - ahead.free, into)] if self.base in RESOLVED else []
+        changes = {"free": ahead.free - scene.qd, "push": ahead.qd - ahead.free}
+        parts += [self._turned(changes[change], into) for change in self.base.velocity_inputs]
         unit = jnp.where(ahead.closing > 0, 1 / jnp.where(ahead.closing > 0, ahead.closing, 1.0), 0.0)
         parts += [unit * self._turned(ahead.free, into), unit[None]] if self.gated else []
         parts.append(jnp.clip(ahead.room, -self.reach, self.reach).ravel())
@@ -248,8 +206,7 @@ class Frames:
             along = ahead.velocity - jnp.sum(scene.normal * ahead.velocity, axis=1, keepdims=True) * scene.normal
             slip = along / jnp.sqrt(jnp.sum(along**2, axis=1, keepdims=True) + SLIP**2)
             parts += [rotate(into, slip), jnp.clip(unit / self.dt * gap, -2.0, 2.0)]
-        if self.base in RESOLVED:
-            parts.append(rotate(into, ahead.after))
+        parts.append(rotate(into, ahead.after)[:, : len(self.base.contact_inputs)])
         near = jnp.minimum(scene.distance, ahead.distance) < self.reach
         return jnp.where(near[:, None], jnp.concatenate(parts, axis=1), 0.0)
 
@@ -290,7 +247,7 @@ class Frames:
     def target(
         self, scene: Scene, ahead: Ahead, new_q: Float[Array, " nq"], new_qd: Float[Array, " nv"]
     ) -> Float[Array, " n_out"]:
-        """What the network should predict for a step: `decode` undoes it. Not a number where it is not asked."""
+        """What the network should predict for a step: `decode` undoes it. NaN where the network does not act."""
         into = scene.rotation.T
         if not self.relative:
             return jnp.concatenate([self.difference(jnp.zeros_like(scene.q), new_q), new_qd])

@@ -103,14 +103,14 @@ class Transformer(eqx.Module):
     def sequence(self, x: Float[Array, "*batch t n_in"]) -> Float[Array, "*batch t n_out"]:
         """Predictions after each step of sequences, each from the `history` steps up to it."""
         s, t = self.sizes, x.shape[-2]
-        ahead = np.arange(t)[:, None] - np.arange(t)
-        seen = jnp.asarray((ahead >= 0) & (ahead < s.history))
+        age = np.arange(t)[:, None] - np.arange(t)
+        visible = jnp.asarray((age >= 0) & (age < s.history))
         h = self._tokens(x.reshape(-1, x.shape[-1]))  # products of two matrices each, however many sequences there are
         for block in self.blocks:
             q, k, v = (z.reshape(-1, t, *z.shape[1:]) for z in self._qkv(block, h))
             q, k = (_turned(z, _angles(jnp.arange(t), z)) for z in (q, k))
             scores = jnp.einsum("bihd,bjhd->bhij", q, k) / math.sqrt(q.shape[-1])
-            share = jax.nn.softmax(jnp.where(seen, scores, -jnp.inf), axis=-1)
+            share = jax.nn.softmax(jnp.where(visible, scores, -jnp.inf), axis=-1)
             h = h + jnp.einsum("bhij,bjhd->bihd", share, v).reshape(h.shape) @ block.out.T
             h = h + _mlp(block, h)
         return self._heads(h).reshape(*x.shape[:-1], -1)
@@ -145,6 +145,17 @@ class Transformer(eqx.Module):
         s = self.sizes
         qkv = (_normed(h, block.gain1) @ block.qkv.T).reshape(len(h), 3, s.heads, s.width // s.heads)
         return qkv[:, 0], qkv[:, 1], qkv[:, 2]
+
+
+def member(ensemble: Transformer, i: int) -> Transformer:
+    """One network of an ensemble, which has a leading axis in every weight."""
+    return jax.tree.map(lambda w: w[i] if eqx.is_array(w) else w, ensemble)
+
+
+def trainable(network: Transformer) -> Any:
+    """The weights without the normalisation."""
+    weights = eqx.filter(network, eqx.is_inexact_array)
+    return eqx.tree_at(lambda n: n.norms, weights, None)
 
 
 def _normed(h: Array, gain: Array) -> Array:

@@ -1,9 +1,11 @@
 """What a data set covers: ranges of initial states and controls, and of the ground."""
 
+import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -44,6 +46,17 @@ class Ranges:
     passive: float = 0.0
     draws: int = 16
     planes: Planes | None = None
+
+    @staticmethod
+    def of(table: Mapping[str, Any]) -> "Ranges":
+        """From the tables of a recipe, a card or a data set."""
+        given = dict(table)
+        if given.get("planes") is not None:
+            planes = {name: _pair(x) for name, x in dict(given["planes"]).items()}
+            given["planes"] = made_of(Planes, planes, "ranges.planes")
+        for part in ("q", "qd"):
+            given[part] = {name: _pair(x) for name, x in dict(given.get(part, {})).items()}
+        return made_of(Ranges, given, "ranges")  # type: ignore[no-any-return]
 
     def check(self, model: Model) -> None:
         """Raises for a pattern that names nothing, and for ranges that are empty."""
@@ -132,3 +145,16 @@ class Ranges:
                 (model.geoms.pos.at[i].set(pos), model.geoms.quat.at[i].set(quat)),
             )
         return model
+
+
+def made_of(kind: Any, table: Mapping[str, Any], where: str) -> Any:
+    """A dataclass of the entries of a table, refusing those that it does not have."""
+    names = [f.name for f in dataclasses.fields(kind)]
+    unknown = [key for key in table if key not in names]
+    if unknown:
+        raise ValueError(f"{where} has the unknown key '{unknown[0]}'; the keys are {', '.join(names)}.")
+    return kind(**table)
+
+
+def _pair(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value

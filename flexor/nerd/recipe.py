@@ -3,7 +3,6 @@ network, the training. The card of a trained network holds its recipe, so that i
 
 import dataclasses
 import os
-import time
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,19 +10,18 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from flexor.contact import NCP, Penalty
 from flexor.model.model import Model
 from flexor.nerd.artefact import Nerd
-from flexor.nerd.data import facts, sample
-from flexor.nerd.evaluation import Passive, passive_judge
+from flexor.nerd.base import base_named
+from flexor.nerd.data import sample
+from flexor.nerd.evaluation import Passive, evaluate_passive, passive_metrics
 from flexor.nerd.frames import Frames
-from flexor.nerd.network import Sizes, Transformer
-from flexor.nerd.ranges import Planes, Ranges
+from flexor.nerd.network import Sizes
+from flexor.nerd.ranges import Ranges, made_of
 from flexor.nerd.training import Progress, Training, train
 from flexor.robots import load as load_robot
-from flexor.solvers import RigidSolver, Simulator
-
-CONTACTS: dict[str, Callable[[], Any]] = {"ncp": NCP, "penalty": Penalty, "none": lambda: None}
+from flexor.solvers import Simulator
+from flexor.solvers.table import CONTACTS, solver
 
 
 @dataclass(frozen=True)
@@ -45,9 +43,10 @@ class Recipe:
 
     def __post_init__(self) -> None:
         if self.contact not in CONTACTS:
-            raise ValueError(f"the contact '{self.contact}' is not known; there are {', '.join(CONTACTS)}.")
-        if self.dt <= 0:
-            raise ValueError(f"a step must be longer than nothing, got {self.dt} s.")
+            raise ValueError(f"there is no contact '{self.contact}'; use one of {', '.join(CONTACTS)}.")
+        base_named(self.base, self.substeps)
+        if not self.dt > 0:
+            raise ValueError(f"`dt` must be a positive number of seconds, got {self.dt}.")
 
     @staticmethod
     def read(source: str | os.PathLike[str]) -> "Recipe":
@@ -67,15 +66,10 @@ class Recipe:
             raise ValueError("a recipe lacks its 'robot'.")
         if here is not None and (here / str(fields["robot"])).is_file():
             fields["robot"] = str(here / fields["robot"])
-        ranges = dict(fields.pop("ranges", {}))
-        if ranges.get("planes") is not None:
-            ranges["planes"] = _made(Planes, {k: _pair(v) for k, v in ranges["planes"].items()}, "ranges.planes")
-        for part in ("q", "qd"):
-            ranges[part] = {name: _pair(v) for name, v in dict(ranges.get(part, {})).items()}
-        fields["ranges"] = _made(Ranges, ranges, "ranges")
-        fields["sizes"] = _made(Sizes, fields.get("sizes", {}), "sizes")
-        fields["training"] = _made(Training, fields.get("training", {}), "training")
-        return _made(Recipe, fields, "a recipe")  # type: ignore[no-any-return]
+        fields["ranges"] = Ranges.of(fields.get("ranges", {}))
+        fields["sizes"] = made_of(Sizes, fields.get("sizes", {}), "sizes")
+        fields["training"] = made_of(Training, fields.get("training", {}), "training")
+        return made_of(Recipe, fields, "a recipe")  # type: ignore[no-any-return]
 
     def table(self) -> dict[str, Any]:
         """The tables that `of` reads."""
@@ -84,19 +78,19 @@ class Recipe:
     def model(self) -> Model:
         return load_robot(self.robot)
 
-    def simulator(self) -> Simulator:
-        """The true physics, without its substeps."""
-        return Simulator(self.model(), RigidSolver(contact=CONTACTS[self.contact]()), dt=self.dt)
+    def simulator(self, model: Model | None = None) -> Simulator:
+        """The true physics, with its substeps; of the recipe's robot, or of another one."""
+        truth = solver(self.contact, substeps=self.substeps)
+        return Simulator(self.model() if model is None else model, truth, dt=self.dt)
 
     def frames(self, model: Model) -> Frames:
-        return Frames(model.topology, self.dt, self.reach, self.base, self.substeps)
+        return Frames(model.topology, self.dt, self.reach, base_named(self.base, self.substeps))
 
     def sample(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Path:
         """Writes the data set; see `flexor.nerd.sample`."""
         return sample(
-            self.simulator(), self.ranges, self.transitions, path, length=self.length, substeps=self.substeps, seed=self.seed,
-            progress=progress,
-        )  # fmt: skip
+            self.simulator(), self.ranges, self.transitions, path, length=self.length, seed=self.seed, progress=progress
+        )
 
     def train(
         self,
@@ -107,48 +101,21 @@ class Recipe:
         tensorboard: bool = False,
         progress: Progress | None = None,
     ) -> Nerd:
-        """Trains on a data set of this recipe; checkpoints go to the folder `out`. With `passive`, errors of passive motion
-        after 100 steps are noted beside the losses."""
-        model = self.model()
-        frames = self.frames(model)
-
-        found = self._judge(model, frames, 100, 256, 500) if passive else None
-
-        def judge(network: Transformer) -> dict[str, float]:
-            assert found is not None
-            row = found(network).rows((100,))[0]
-            return {name: float(value) for name, value in row.items() if "mean" in name or name == "diverged"}
-
-        begun = time.perf_counter()
-        network, history = train(
-            model, path, sizes=self.sizes, options=self.training, frames=frames, out=out, judge=judge if passive else None,
-            tensorboard=tensorboard, progress=progress,
+        """`flexor.nerd.train` on a data set of this recipe, which the card keeps. With `passive`, errors of passive motion after
+        100 steps are noted beside the losses."""
+        sim = self.simulator()
+        frames = self.frames(sim.model)
+        judge = passive_metrics(sim, frames, self.ranges) if passive else None
+        nerd = train(
+            sim, path, sizes=self.sizes, options=self.training, frames=frames, out=out, judge=judge, tensorboard=tensorboard,
+            progress=progress,
         )  # fmt: skip
-        minutes = round((time.perf_counter() - begun) / 60, 1)
-        made = {"data": facts(path), "seed": self.training.seed, "metrics": history[-1], "minutes of training": minutes}
-        return Nerd(model, network, frames, {"recipe": self.table(), **made})
+        return dataclasses.replace(nerd, card={"recipe": self.table(), **nerd.card})
 
     def evaluate(self, nerd: Nerd, *, steps: int = 1000, rollouts: int = 2048, seed: int = 500) -> Passive:
         """Passive motion from the recipe's states beside its true physics; see `evaluate_passive`."""
-        return self._judge(nerd.model, nerd.frames, steps, rollouts, seed)(nerd.network)
-
-    def _judge(self, model: Model, frames: Frames, steps: int, rollouts: int, seed: int) -> Callable[[Transformer], Passive]:
-        return passive_judge(
-            model, frames, self.simulator().solver, self.ranges, substeps=self.substeps, steps=steps,
-            rollouts=rollouts, seed=seed,
-        )  # fmt: skip
-
-
-def _made(kind: Any, table: Mapping[str, Any], where: str) -> Any:
-    names = [f.name for f in dataclasses.fields(kind)]
-    unknown = [key for key in table if key not in names]
-    if unknown:
-        raise ValueError(f"{where} has the key '{unknown[0]}', which is not known; there are {', '.join(names)}.")
-    return kind(**table)
-
-
-def _pair(value: Any) -> Any:
-    return tuple(value) if isinstance(value, list) else value
+        truth = self.simulator(nerd.model).solver
+        return evaluate_passive(nerd, truth=truth, ranges=self.ranges, steps=steps, rollouts=rollouts, seed=seed)
 
 
 def _bundled(name: str | os.PathLike[str]) -> str:

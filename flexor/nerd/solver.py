@@ -1,5 +1,6 @@
 """`NerdSolver`: a learned step behind the ordinary interface. Its window lives in `State.memory`."""
 
+import dataclasses
 from typing import Any
 
 import equinox as eqx
@@ -24,34 +25,47 @@ class Memory(eqx.Module):
 class NerdSolver(AbstractSolver):
     """A robot's dynamics and contact as a transformer, or the mean of an ensemble (a leading axis of every weight).
 
-    The step is the one it was trained for; another raises. A state without memory starts with an empty window.
+    The time step is the one it was trained for: another raises, and so does one whose value is not known yet, because it is an
+    argument of a compiled or differentiated function. A state without memory starts with an empty window.
     """
 
     network: Transformer
     frames: Frames = eqx.field(static=True)
 
-    def check(self, model: Model) -> None:
+    def check(self, model: Model, dt: float | None) -> None:
         if model.topology != self.frames.topology:
             ours, theirs = self.frames.topology, model.topology
             what = "names, joints or contacts differ" if ours.name == theirs.name else f"this is '{theirs.name}'"
             raise ValueError(f"the learned solver was trained for '{ours.name}', and {what}.")
+        if dt is None:
+            raise ValueError(
+                f"the learned solver of '{self.frames.topology.name}' steps by {self.frames.dt:g} s, and a traced `dt` cannot be "
+                f"checked: build the simulator with the number dt={self.frames.dt:g}, not inside `jax.jit` or `jax.grad` over dt."
+            )
+        self._check_step(dt)
+
+    def _check_step(self, dt: float) -> None:
+        if abs(dt / self.frames.dt - 1) > 1e-4:
+            raise ValueError(
+                f"the learned solver of '{self.frames.topology.name}' was trained for time steps of {self.frames.dt:g} s "
+                f"and cannot step by {dt:g} s."
+            )
 
     def accept(self, control: Any) -> None:
-        if self.frames.base == "none" and isinstance(control, Control) and control.wrench is not None:
+        if not self.frames.base.integrates_forces and isinstance(control, Control) and control.wrench is not None:
             raise ValueError(
-                f"this learned solver of '{self.frames.topology.name}' knows joint torques alone: wrenches on bodies act through "
-                "a base step, and it has none."
+                f"this learned solver of '{self.frames.topology.name}' reads joint torques only: wrenches on bodies act through "
+                "a base step, and it has none. Train it with a base step such as `FreeFlight()`."
             )
 
     def init(self, model: Model, state: State) -> State:
-        self.check(model)
         begin = eqx.filter_vmap(lambda n: n.begin())(self.network)
         memory = Memory(begin, jnp.zeros((), self.network.norms.x_mean.dtype))
         return eqx.tree_at(lambda s: s.memory, state, memory, is_leaf=lambda x: x is None)
 
     def step(self, model: Model, state: State, control: Control, dt: Float[Array, ""]) -> State:
-        if not isinstance(dt, jax.core.Tracer) and abs(float(dt) / self.frames.dt - 1) > 1e-4:
-            raise ValueError(f"the learned solver steps by {self.frames.dt:g} s and by nothing else, got {float(dt):g} s.")
+        if not isinstance(dt, jax.core.Tracer):
+            self._check_step(float(dt))
         memory = state.memory if isinstance(state.memory, Memory) else self.init(model, state).memory
         full = as_control(model, control)
         scene = self.frames.observe(model, state.q, state.qd, full)
@@ -59,13 +73,13 @@ class NerdSolver(AbstractSolver):
         x = self.frames.features(scene, ahead).astype(self.network.embed.dtype)
         y, cache = eqx.filter_vmap(lambda n, c: n.step(x, c))(self.network, memory.cache)
         mean = jnp.mean(y, axis=0)
-        apart = jnp.sqrt(jnp.mean(((y - mean) / self.network.norms.y_std) ** 2))
+        spread = jnp.sqrt(jnp.mean(((y - mean) / self.network.norms.y_std) ** 2))
         q, qd = self.frames.decode(model, scene, ahead, mean.astype(state.q.dtype))
-        return State(q, qd, state.time + dt, Memory(cache, apart))
+        return dataclasses.replace(state, q=q, qd=qd, time=state.time + dt, memory=Memory(cache, spread))
 
 
 def disagreement(state: State) -> Array:
     """How much the ensemble disagreed in the last step; see `Memory`."""
     if not isinstance(state.memory, Memory):
-        raise TypeError("only states of a NerdSolver know a disagreement.")
+        raise TypeError("this state has no disagreement: it does not come from a NerdSolver.")
     return state.memory.disagreement

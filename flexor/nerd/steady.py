@@ -1,4 +1,4 @@
-"""States at the steady instants of a recording, of whose velocities its own are not a good account.
+"""States at the steady instants of a recording, for recordings whose velocities cannot be trusted.
 
 Recorded velocities are mostly differences of positions: noisy, and smeared where an impact lies within the difference. Where the
 coordinates of 2 n + 1 instants lie on a parabola in time,
@@ -6,8 +6,8 @@ coordinates of 2 n + 1 instants lie on a parabola in time,
     difference(q_t, q_k) = c0 + c1 tau + c2 tau^2 / 2,    tau = dt (k - t),
 
 no impact was near, and its coefficients give the state: q_t moved by c0, and qd = c1. The instants are those around t, or, before
-an impact and after one, those up to t or from t on. How far coordinates may lie off the parabola, the recordings tell
-themselves: `SPREAD` times the median of how far they mostly do.
+an impact and after one, those up to t or from t on. Coordinates may lie `SPREAD` times as far off the parabola as they do in the
+median over all recordings.
 """
 
 from collections.abc import Sequence
@@ -27,7 +27,7 @@ from flexor.nerd.frames import Frames, dof_kinds
 SPREAD = 3.0
 
 
-class Steady(NamedTuple):
+class SteadyStates(NamedTuple):
     """Steady instants of one recording, and the states there."""
 
     at: np.ndarray
@@ -35,7 +35,7 @@ class Steady(NamedTuple):
     qd: np.ndarray
 
 
-def steady(frames: Frames, model: Model, recordings: Sequence[np.ndarray], n: int) -> list[Steady]:
+def steady_states(frames: Frames, model: Model, recordings: Sequence[np.ndarray], n: int) -> list[SteadyStates]:
     """The steady instants of recordings of coordinates, (time, nq) each, by parabolas over 2 n + 1 instants."""
     longest = max(map(len, recordings))
     fits = []
@@ -52,12 +52,12 @@ def steady(frames: Frames, model: Model, recordings: Sequence[np.ndarray], n: in
         fine = np.all(off <= SPREAD * usual, axis=-1)
         at = np.flatnonzero(fine.any(axis=0))
         which = np.argmax(fine[:, at], axis=0)
-        found.append(Steady(at, q[which, at], qd[which, at]))
+        found.append(SteadyStates(at, q[which, at], qd[which, at]))
     return found
 
 
 def _shifts(n: int) -> np.ndarray:
-    """Where the instants of a parabola begin: around, up to, from the instant in question on."""
+    """Where the instants of a parabola begin: around the instant in question, up to it, from it on."""
     return np.array([-n, -2 * n, 0])
 
 
@@ -67,12 +67,12 @@ def _parabolas(frames: Frames, model: Model, q: Float[Array, "t nq"], n: int) ->
     (`dof_kinds`), for the three choices of instants: (3, t, ...)."""
     kinds = dof_kinds(frames.topology)
     rows = np.clip(np.arange(len(q))[:, None] + np.arange(-2 * n, 2 * n + 1), 0, len(q) - 1)
-    apart = jax.vmap(jax.vmap(frames.difference, (None, 0)))(q, q[rows])
+    delta = jax.vmap(jax.vmap(frames.difference, (None, 0)))(q, q[rows])
 
     def fit(shift: int) -> tuple[Array, Array, Array]:
         tau = frames.dt * (shift + np.arange(2 * n + 1))
         X = np.stack([np.ones_like(tau), tau, tau**2 / 2], axis=1)
-        some = apart[:, 2 * n + shift : 4 * n + shift + 1]
+        some = delta[:, 2 * n + shift : 4 * n + shift + 1]
         c = jnp.einsum("ij,tjv->tiv", jnp.asarray(np.linalg.pinv(X), q.dtype), some)
         off = some - jnp.einsum("ji,tiv->tjv", jnp.asarray(X, q.dtype), c)
         size = jnp.stack([jnp.sqrt(jnp.mean(off[..., kinds == k] ** 2, axis=(1, 2))) for k in np.unique(kinds)], axis=-1)
@@ -83,8 +83,8 @@ def _parabolas(frames: Frames, model: Model, q: Float[Array, "t nq"], n: int) ->
 
 
 def lift(frames: Frames, model: Model, q: Float[Array, " nq"]) -> Float[Array, " nq"]:
-    """What moves a robot with a free root out of the deepest overlap, along its normal; zero where nothing overlaps. A recorded
-    robot stands within the ground of a model by what the model's shape is off, and would be thrown out of it."""
+    """What moves a robot with a free root out of the deepest overlap, along its normal; zero where nothing overlaps. Where the
+    model's shape is not quite the robot's, a recorded robot overlaps the model's ground, and would be thrown out of it."""
     moved = jnp.zeros_like(q)
     found = detect(model, forward_kinematics(model, q))
     if frames.root is None or not len(found):

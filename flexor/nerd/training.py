@@ -3,13 +3,14 @@
     loss = mean huber((network(x) - y) / std(y))
 
 Everything random follows from the seed and the number of the step, and checkpoints hold the whole state, so that a run that was
-killed and resumed ends with the same weights as one that was not.
+interrupted and resumed ends with the same weights as one that was not.
 """
 
 import csv
 import io
 import json
 import os
+import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,16 +22,20 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from flexor.model.files import write_whole
+from flexor.files import write_whole
 from flexor.model.model import Model
-from flexor.nerd.data import Data, blocks
+from flexor.nerd.artefact import Nerd
+from flexor.nerd.data import Data
 from flexor.nerd.examples import Examples, examples
 from flexor.nerd.frames import Frames
-from flexor.nerd.network import Sizes, Transformer
-from flexor.nerd.unrolled import unrolled_errors
+from flexor.nerd.losses import one_step_loss, rollout_loss
+from flexor.nerd.network import Sizes, Transformer, member, trainable
+from flexor.solvers import Simulator
 
 Progress = Callable[[int, int, float], None]
 Judge = Callable[[Transformer], dict[str, float]]
+History = list[dict[str, Any]]
+CHECKPOINT = "checkpoint.npz"
 
 
 @dataclass(frozen=True)
@@ -66,39 +71,13 @@ class Run(eqx.Module):
     step: Array
 
 
-def huber(error: Array, h: float) -> Array:
-    """h^2 (sqrt(1 + (e / h)^2) - 1): quadratic for what is learned well, linear beyond h, for impacts are rare and large and
-    would drown the rest."""
-    return h**2 * (jnp.sqrt(1 + (error / h) ** 2) - 1)
-
-
-def loss(network: Transformer, x: Any, y: Any, h: float) -> Array:
-    """Mean over all positions that have targets, of errors in units of the targets' deviations."""
-    asked = jnp.isfinite(y)
-    errors = jnp.where(asked, network.sequence(x) - jnp.where(asked, y, 0.0), 0.0) / network.norms.y_std
-    return jnp.sum(huber(errors, h)) / jnp.maximum(jnp.sum(asked), 1)
-
-
-def unrolled_loss(network: Transformer, frames: Frames, model: Model, raw: Any, h: float) -> Array:
-    """The loss of several steps; `raw` are states and torques (batch, steps + 1, n)."""
-    t = frames.topology
-    q, qd, torque = raw[..., : t.nq], raw[..., t.nq : t.nq + t.nv], raw[:, :-1, t.nq + t.nv :]
-    errors = jax.vmap(lambda q, qd, push: unrolled_errors(network, frames, model, q, qd, push))(q, qd, torque)
-    return jnp.mean(huber(errors, h))
-
-
-def member(ensemble: Transformer, i: int) -> Transformer:
-    """One network of an ensemble."""
-    return jax.tree.map(lambda w: w[i] if eqx.is_array(w) else w, ensemble)
-
-
 def losses(ensemble: Transformer, x: Any, y: Any, h: float) -> Array:
     """The loss of every member, one after the other: batched products of small matrices are slow on CPUs."""
-    return jnp.stack([loss(member(ensemble, i), x, y, h) for i in range(len(ensemble.embed))])
+    return jnp.stack([one_step_loss(member(ensemble, i), x, y, h) for i in range(len(ensemble.embed))])
 
 
 def train(
-    model: Model,
+    sim: Simulator,
     data: Data | str | os.PathLike[str],
     *,
     sizes: Sizes = Sizes(),  # noqa: B008
@@ -108,52 +87,96 @@ def train(
     judge: Judge | None = None,
     tensorboard: bool = False,
     progress: Progress | None = None,
-) -> tuple[Transformer, list[dict[str, float]]]:
-    """Trains a network (an ensemble, in the leading axis) on a data set or its file; returns it with the history of its losses.
+) -> Nerd:
+    """A learned solver for the robot of a simulator: a network, or an ensemble, trained on a data set of its steps or its file
+    (`sample`). `frames` chooses what it reads and what is computed before it, by default `Frames(topology, dt)`.
 
-    With `out`, a folder, checkpoints and `history.csv` are kept there, and a run that finds a checkpoint of the same options
-    goes on from it. What `judge` says of a network, for instance errors of passive motion, is noted beside the losses, and with
-    `tensorboard` written there as events too.
+    With `out`, a folder, checkpoints and `history.csv` are kept there, also when training is interrupted, and a run that finds a
+    checkpoint of the same options resumes it. What `judge` says of a network, for instance errors of passive motion, is noted
+    beside the losses, and with `tensorboard` written there as events too. The card has the last row of the history (`metrics`)
+    and all of it (`history`).
     """
     if tensorboard and out is None:
         raise ValueError("events for TensorBoard need a folder `out`.")
     write = _events(Path(out)) if tensorboard and out is not None else lambda row: None
-    frames = frames or Frames(model.topology, next(blocks(data, model, 1)).dt if not isinstance(data, Data) else data.dt)
+    model = sim.model
+    frames = frames or Frames(model.topology, float(sim.dt))
     folder = None if out is None else Path(out)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
     shown = examples(data, model, frames)
+    _check(options, shown)
+    run, history = _fit(shown, sizes, options, frames, model, folder, judge, write, progress)
+    minutes = round((time.perf_counter() - start) / 60, 1)
+    card = {
+        "training": asdict(options),
+        "data": dict(shown.facts),
+        "seed": options.seed,
+        "metrics": history[-1],
+        "history": history,
+        "minutes of training": minutes,
+    }
+    return Nerd(model, run.network, frames, card, sim.solver, shown.ranges)
+
+
+def _check(options: Training, shown: Examples) -> None:
+    """Raises where the data set and the options do not go together."""
     n, t = shown.shape
     if t < options.window:
         raise ValueError(f"windows of {options.window} steps do not fit into trajectories of {t}.")
-    if options.rollout >= options.window or (options.rollout and not shown.own_ground):
+    own_ground = shown.ranges is None or shown.ranges.planes is None
+    if options.rollout >= options.window or (options.rollout and not own_ground):
         raise ValueError("rollouts in the loss must be shorter than a window, and need data on the robot's own ground.")
-    held = max(1, round(options.held_out * n))
-    if n - held < 1:
+    if n - _held_out(options, n) < 1:
         raise ValueError(f"{n} trajectories are too few to hold some out.")
+
+
+def _held_out(options: Training, trajectories: int) -> int:
+    return max(1, round(options.held_out * trajectories))
+
+
+def _fit(
+    shown: Examples,
+    sizes: Sizes,
+    options: Training,
+    frames: Frames,
+    model: Model,
+    folder: Path | None,
+    judge: Judge | None,
+    write: Callable[[dict[str, Any]], None],
+    progress: Progress | None,
+) -> tuple["Run", History]:
+    """The run after all steps, from its beginning or its checkpoint, and the history of its losses."""
     optimiser = optimiser_of(options)
     run, history = _restore(folder, _first(shown, sizes, options, optimiser), options, shown)
     advance = _advance(optimiser, options, frames, model)
     judged, place = eqx.filter_jit(losses), _placement(options.batch)
-    chances = shown.chances(options.window)
-    test = shown.windows(*_draw(options, 10**9, chances, n - held, n), options.window)[:2]
-    while int(run.step) < options.steps:
-        step = int(run.step)
-        run, value = advance(run, *place(shown.windows(*_draw(options, step, chances, 0, n - held), options.window)))
-        if (step + 1) % options.every == 0 or step + 1 == options.steps:
-            row = {
-                "step": step + 1,
-                "loss": float(jnp.mean(value)),
-                "held_out": float(jnp.mean(judged(run.network, *test, options.huber))),
-            }
-            if not np.isfinite(row["loss"]):
-                raise FloatingPointError(f"the loss left the finite numbers at step {step + 1}: a smaller rate may help.")
-            history.append(row | (judge(run.network) if judge else {}))
-            write(history[-1])
-            _keep(folder, run, history, options, shown)
-        if progress is not None:
-            progress(step + 1, options.steps, history[-1]["held_out"] if history else float("nan"))
-    return run.network, history
+    n, chances = shown.shape[0], shown.chances(options.window)
+    last = n - _held_out(options, n)
+    test = shown.windows(*_draw(options, 10**9, chances, last, n), options.window)[:2]
+    complete = run, history  # the last step of which all is done: what is kept when Ctrl-C comes
+    try:
+        while int(run.step) < options.steps:
+            step = int(run.step)
+            run, value = advance(run, *place(shown.windows(*_draw(options, step, chances, 0, last), options.window)))
+            if (step + 1) % options.every == 0 or step + 1 == options.steps:
+                loss, held_out = (float(jnp.mean(x)) for x in (value, judged(run.network, *test, options.huber)))
+                if not np.isfinite(loss):
+                    raise FloatingPointError(
+                        f"training diverged at step {step + 1}: the loss is not finite. Try a smaller rate."
+                    )
+                row = {"step": step + 1, "loss": loss, "held_out": held_out, **(judge(run.network) if judge else {})}
+                history = [*history, {k: v if np.isfinite(v) else None for k, v in row.items()}]
+                write(history[-1])
+                _keep(folder, run, history, options, shown)
+            complete = run, history
+            if progress is not None:
+                progress(step + 1, options.steps, history[-1]["held_out"] if history else float("nan"))
+    except KeyboardInterrupt:
+        _keep(folder, *complete, options, shown)
+        raise
+    return run, history
 
 
 def optimiser_of(options: Any) -> Any:
@@ -173,7 +196,7 @@ def optimiser_of(options: Any) -> Any:
     return optax.chain(optax.clip_by_global_norm(options.clip), steps)
 
 
-def _events(folder: Path) -> Callable[[dict[str, float]], None]:
+def _events(folder: Path) -> Callable[[dict[str, Any]], None]:
     """Writes rows of the history as scalars that TensorBoard shows."""
     try:
         from tensorboardX import SummaryWriter
@@ -181,9 +204,9 @@ def _events(folder: Path) -> Callable[[dict[str, float]], None]:
         raise ImportError('events for TensorBoard need a writer: `pip install "flexor[tensorboard]"`.') from error
     writer = SummaryWriter(str(folder))
 
-    def write(row: dict[str, float]) -> None:
+    def write(row: dict[str, Any]) -> None:
         for name, value in row.items():
-            if name != "step":
+            if name != "step" and value is not None:
                 writer.add_scalar(name, value, int(row["step"]))
         writer.flush()
 
@@ -217,12 +240,6 @@ def _first(shown: Examples, sizes: Sizes, options: Training, optimiser: Any) -> 
     return Run(network, optimiser.init(trainable(network)), jnp.zeros((), jnp.int32))
 
 
-def trainable(network: Transformer) -> Any:
-    """The weights without the normalisation."""
-    weights = eqx.filter(network, eqx.is_inexact_array)
-    return eqx.tree_at(lambda n: n.norms, weights, None)
-
-
 def _advance(optimiser: Any, options: Training, frames: Frames, model: Model) -> Callable[..., tuple[Run, Array]]:
     import optax
 
@@ -236,7 +253,7 @@ def _advance(optimiser: Any, options: Training, frames: Frames, model: Model) ->
             if not options.rollout:
                 return jnp.sum(each), each
             members = [member(whole, i) for i in range(len(whole.embed))]
-            further = [unrolled_loss(m, frames, model, raw[:, : options.rollout + 1], options.huber) for m in members]
+            further = [rollout_loss(m, frames, model, raw[:, : options.rollout + 1], options.huber) for m in members]
             return jnp.sum(each + options.share * jnp.stack(further)), each
 
         gradient, value = jax.grad(total, has_aux=True)(weights)
@@ -252,32 +269,43 @@ def _signature(options: Training, data: Examples, run: Run) -> str:
     return json.dumps([asdict(options), data.hash, data.shape, shapes], sort_keys=True)
 
 
-def _keep(folder: Path | None, run: Run, history: list[dict[str, float]], options: Training, data: Examples) -> None:
+def _keep(folder: Path | None, run: Run, history: History, options: Training, data: Examples) -> None:
     """Writes the checkpoint whole or not at all, and the history beside it."""
     if folder is None:
         return
     leaves = {f"leaf{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(eqx.filter(run, eqx.is_array)))}
-    packed = io.BytesIO()
+    packed, table = io.BytesIO(), io.StringIO(newline="")
     np.savez(packed, signature=_signature(options, data, run), history=json.dumps(history), **leaves)  # type: ignore[arg-type]
-    write_whole({folder / "checkpoint.npz": packed.getvalue()})
-    with (folder / "history.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, list(history[0]))
+    files = {folder / CHECKPOINT: packed.getvalue()}
+    if history:
+        writer = csv.DictWriter(table, list(history[0]))
         writer.writeheader()
         writer.writerows(history)
+        files[folder / "history.csv"] = table.getvalue().encode()
+    write_whole(files)
 
 
-def _restore(folder: Path | None, run: Run, options: Training, data: Examples) -> tuple[Run, list[dict[str, float]]]:
-    path = None if folder is None else folder / "checkpoint.npz"
+def kept_steps(folder: str | os.PathLike[str]) -> int | None:
+    """How many steps the checkpoint in a folder has behind it; None where there is none."""
+    path = Path(folder) / CHECKPOINT
+    if not path.is_file():
+        return None
+    with np.load(path) as file:
+        return int(file[max((n for n in file.files if n.startswith("leaf")), key=lambda n: int(n[4:]))])
+
+
+def _restore(folder: Path | None, run: Run, options: Training, data: Examples) -> tuple[Run, History]:
+    path = None if folder is None else folder / CHECKPOINT
     if path is None or not path.is_file():
         return run, []
     try:
         with np.load(path) as file:
-            kept = {name: file[name] for name in file.files}
+            stored = {name: file[name] for name in file.files}
     except Exception as error:
         raise ValueError(f"the checkpoint '{path}' cannot be read ({error}); remove it to start again.") from error
-    if str(kept.get("signature")) != _signature(options, data, run):
-        raise ValueError(f"the checkpoint '{path}' belongs to another training run; remove it or name another folder.")
+    if str(stored.get("signature")) != _signature(options, data, run):
+        raise ValueError(f"the checkpoint '{path}' belongs to another training run; remove it, or choose another folder.")
     arrays, fixed = eqx.partition(run, eqx.is_array)
     leaves, form = jax.tree.flatten(arrays)
-    restored = [jnp.asarray(kept[f"leaf{i}"]) for i in range(len(leaves))]
-    return eqx.combine(jax.tree.unflatten(form, restored), fixed), json.loads(str(kept["history"]))
+    restored = [jnp.asarray(stored[f"leaf{i}"]) for i in range(len(leaves))]
+    return eqx.combine(jax.tree.unflatten(form, restored), fixed), json.loads(str(stored["history"]))

@@ -15,18 +15,19 @@ from jaxtyping import Array, Float
 
 from flexor import simd
 from flexor.model.model import Model
-from flexor.nerd.frames import Ahead, Frames, Scene, dof_kinds
+from flexor.nerd.frames import Frames, dof_kinds
 from flexor.nerd.network import Transformer
+from flexor.nerd.scene import Ahead, Scene
 
 
 def unrolled_errors(
     network: Transformer,
     frames: Frames,
     model: Model,
-    q: Float[Array, "T+1 nq"],
-    qd: Float[Array, "T+1 nv"],
+    q: Float[Array, "instants nq"],
+    qd: Float[Array, "instants nv"],
     torque: Float[Array, "T n"],
-) -> Float[Array, "T 2nv"]:
+) -> Float[Array, "T columns"]:
     """Errors e_k / sqrt(k) along one recording, from its first state and an empty window."""
     q, qd, torque = (z.astype(model.dtype) for z in (q, qd, torque))
     scale = network.norms.x_std[np.flatnonzero([name.startswith("velocity ") for name in frames.labels])]
@@ -41,8 +42,8 @@ def path_errors(
     network: Transformer,
     frames: Frames,
     model: Model,
-    q: Float[Array, "T+1 nq"],
-    qd: Float[Array, "T+1 nv"],
+    q: Float[Array, "instants nq"],
+    qd: Float[Array, "instants nv"],
     torque: Float[Array, "T n"],
     limit: float = np.inf,
 ) -> Float[Array, "T kinds"]:
@@ -52,8 +53,8 @@ def path_errors(
     """
     q, qd, torque = (z.astype(model.dtype) for z in (q, qd, torque))
     here, _ = _unrolled(network, frames, model, q[0], qd[0], torque, limit)
-    apart, kinds = jax.vmap(frames.difference)(q[1:], here), dof_kinds(frames.topology)
-    return jnp.stack([jnp.sqrt(jnp.sum(apart[:, kinds == k] ** 2, axis=1) + 1e-8) for k in np.unique(kinds)], axis=1)
+    delta, kinds = jax.vmap(frames.difference)(q[1:], here), dof_kinds(frames.topology)
+    return jnp.stack([jnp.sqrt(jnp.sum(delta[:, kinds == k] ** 2, axis=1) + 1e-8) for k in np.unique(kinds)], axis=1)
 
 
 def _unrolled(
@@ -62,7 +63,7 @@ def _unrolled(
     """States after every step from (q, qd)."""
 
     @simd.jit
-    def see(q: Array, qd: Array, torque: Array) -> tuple[Scene, Ahead, Array]:
+    def observe(q: Array, qd: Array, torque: Array) -> tuple[Scene, Ahead, Array]:
         scene = frames.look(model, q, qd, torque)
         ahead = frames.foresee(model, scene)
         return scene, ahead, frames.features(scene, ahead)
@@ -70,7 +71,7 @@ def _unrolled(
     def step(carry: tuple[Array, Array, object], push: Array) -> tuple[tuple[Array, Array, object], tuple[Array, Array]]:
         here, speed, cache = carry
         here, speed = _cut((here, speed), limit) if np.isfinite(limit) else (here, speed)
-        scene, ahead, x = see(here, speed, push)
+        scene, ahead, x = observe(here, speed, push)
         y, cache = network.step(x.astype(network.embed.dtype), cache)  # type: ignore[arg-type]
         here, speed = frames.decode(model, scene, ahead, y.astype(here.dtype))
         return (here, speed, cache), (here, speed)

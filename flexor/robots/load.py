@@ -3,17 +3,18 @@
 import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
-
-import mujoco
+from typing import TYPE_CHECKING, Any
 
 from flexor.model.load import load as load_model
 from flexor.model.model import Model
 from flexor.robots.find import find
 
+if TYPE_CHECKING:
+    import mujoco
+
 
 def load(
-    x: str | os.PathLike | mujoco.MjSpec | mujoco.MjModel,
+    x: "str | os.PathLike | mujoco.MjSpec | mujoco.MjModel",
     *,
     floating: bool = False,
     ground: bool = False,

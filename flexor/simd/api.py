@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.extend import core as jex
 
+from flexor.simd import store
 from flexor.simd.compiler import uncollected
 from flexor.simd.control import uniform_results
 from flexor.simd.primitive import bind
@@ -22,7 +23,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, *, threads:
     """
     if threads is not None and threads < 1:
         raise ValueError(f"`threads` must be a positive number, got {threads}.")
-    traces: dict[Any, Any] = {}
+    owner = object()
 
     @jax.jit
     @wraps(f)
@@ -34,7 +35,7 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0, *, threads:
         examples = [
             jax.ShapeDtypeStruct(x.shape if a is None else x.shape[1:], x.dtype) for x, a in zip(flat, axes, strict=True)
         ]
-        jaxpr, outside, shape = _trace(f, tree, examples, traces)
+        jaxpr, outside, shape = trace(f, tree, examples, owner)
         flat, shared = outside + flat, [True] * len(outside) + [a is None for a in axes]
         back = _axes(out_axes, shape, "out_axes")
         if any(a is None and not same for a, same in zip(back, uniform_results(jaxpr, shared), strict=True)):
@@ -61,7 +62,7 @@ def jit(f: Callable[..., Any], *, shared: bool | tuple[bool, ...] = False) -> Ca
         flags += [False] * len(jax.tree.leaves(kwargs))
         leaves = [jnp.asarray(x) for x in leaves]
         examples = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
-        jaxpr, outside, shape = _trace(f, tree, examples)
+        jaxpr, outside, shape = trace(f, tree, examples)
         rows = outside + [x if s else x[None] for x, s in zip(leaves, flags, strict=True)]
         out = bind(jaxpr, rows, [True] * len(outside) + flags, [False] * len(jaxpr.out_avals), size=1, threads=0)
         return jax.tree.unflatten(jax.tree.structure(shape), [x[0] for x in out])
@@ -69,15 +70,13 @@ def jit(f: Callable[..., Any], *, shared: bool | tuple[bool, ...] = False) -> Ca
     return single
 
 
-def _trace(
-    f: Callable[..., Any], tree: Any, examples: list[Any], known: dict[Any, Any] | None = None
-) -> tuple[Any, list[Any], Any]:
-    """The program of f as a function of leaves, traced values that it closes over, and the form of its result; from `known`, or
-    kept there. What closes over traced values belongs to its surroundings and is not kept."""
-    known = {} if known is None else known
-    key = (tree, *((x.shape, x.dtype) for x in examples), jax.dtypes.canonicalize_dtype(float))
-    if key in known:
-        return known[key]
+def trace(f: Callable[..., Any], tree: Any, examples: list[Any], owner: object = None) -> tuple[Any, list[Any], Any]:
+    """The program of f as a function of leaves, traced values that it closes over, and the form of its result; from the store
+    where it has an `owner`. What closes over traced values belongs to its surroundings and is not kept."""
+    key = ("trace", owner, tree, *((x.shape, x.dtype) for x in examples), jax.dtypes.canonicalize_dtype(float))
+    found = None if owner is None else store.find(key)
+    if found is not None:
+        return found  # type: ignore[no-any-return]
 
     def flat(*xs: Any) -> Any:
         args, kwargs = jax.tree.unflatten(tree, xs)
@@ -86,8 +85,8 @@ def _trace(
     with uncollected():
         jaxpr, shape = jax.make_jaxpr(flat, return_shape=True)(*examples)
     jaxpr, outside = _hoisted(jaxpr)
-    if not outside:
-        known[key] = jaxpr, outside, shape
+    if not outside and owner is not None:
+        store.store(key, (jaxpr, outside, shape))
     return jaxpr, outside, shape
 
 

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
-from flexor.simd.program import BOOL, DTYPES, I64, Buffer, Carry, Program
+from flexor.simd.program import BOOL, DTYPES, I64, U64, Buffer, Carry, Program
 
 SMALL = 1024  # arrays in memory up to this size are read element by element, larger ones by loops
 COPIED = 256  # arrays in memory up to this size are copied element by element
@@ -49,6 +50,8 @@ class Array:
 
 def check_dtype(dtype: Any) -> np.dtype:
     """The dtype, or an error that says which ones there are; tangents of integers, which have no content, count as bool."""
+    if jnp.issubdtype(dtype, jax.dtypes.prng_key):
+        return U64  # see `random.py`
     found = np.dtype(dtype)
     if found == jax.dtypes.float0:
         return BOOL

@@ -12,12 +12,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from flexor.simd import cache, machine
+from flexor.simd import cache, machine, store
 from flexor.simd.arrays import Array, check_dtype, copy_into, nodes
 from flexor.simd.emit import SCALAR, Argument, emit, width
 from flexor.simd.fingerprint import fingerprint
-from flexor.simd.handler import handler
-from flexor.simd.interpreter import Interpreter
+from flexor.simd.handler import handler, plain_entry
+from flexor.simd.interpreter import Interpreter, forget_costs
 from flexor.simd.program import F32, F64, Buffer, Program
 from flexor.simd.schedule import Schedule, schedule
 from flexor.simd.transpose import lane_sum, transpose
@@ -69,26 +69,45 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _compile(jaxpr: Any, signature: Signature, started: float) -> Kernel:
-    key = hashlib.sha256(f"{fingerprint(jaxpr)}|{signature}|{machine.identity()}|{cache.compiler()}".encode()).hexdigest()
-    if key in _kernels:
-        return _kernels[key]
-    target = f"flexor_simd_{key[:40]}"
+def _key(jaxpr: Any, signature: Signature) -> str:
+    text = f"{fingerprint(jaxpr)}|{signature}|{machine.identity()}|{cache.compiler()}"
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def object_code(jaxpr: Any, signature: Signature) -> tuple[bytes, dict[str, Any]]:
+    """Object code of a closed jaxpr of one example, from disk or made now, and what is known about it."""
+    with uncollected():
+        return _object_code(jaxpr, signature, _key(jaxpr, signature))[:2]
+
+
+def _object_code(jaxpr: Any, signature: Signature, key: str) -> tuple[bytes, dict[str, Any], bool]:
+    """Code, what is known about it, and whether it came from disk."""
+    started = time.perf_counter()
     found = cache.read(key)
     if found is None:
-        text, about = _translate(jaxpr, signature, target)
+        text, about = _translate(jaxpr, signature, f"flexor_simd_{key[:40]}")
         before = time.perf_counter()
         code = machine.compile_object(text)
         about["seconds"]["code"] = time.perf_counter() - before
         cache.write(key, code, about)
     else:
         code, about = found
+    store.count(warm=found is not None, seconds=time.perf_counter() - started)
+    return code, about, found is not None
+
+
+def _compile(jaxpr: Any, signature: Signature, started: float) -> Kernel:
+    key = _key(jaxpr, signature)
+    if key in _kernels:
+        return _kernels[key]
+    code, about, warm = _object_code(jaxpr, signature, key)
+    target = about["target"]
     with _registering:
         if target not in _registered:
             jax.ffi.register_ffi_target(target, machine.capsule(machine.load(code, target)), platform="cpu")
             _registered.add(target)
     seconds = {**about["seconds"], "total": time.perf_counter() - started}
-    kernel = Kernel(target, about["lanes"], about["operations"], len(code), seconds, found is not None)
+    kernel = Kernel(target, about["lanes"], about["operations"], len(code), seconds, warm)
     return _kernels.setdefault(key, kernel)
 
 
@@ -114,7 +133,8 @@ def _translate(jaxpr: Any, signature: Signature, target: str) -> tuple[str, dict
     sizes = sorted({width(a.buffer.dtype) for a in arguments if not a.buffer.uniform})
     sums = sorted({SCALAR[a.buffer.dtype.name] for a in outputs if a.summed})
     rows = [0 if o.summed else o.buffer.size * width(o.buffer.dtype) for o in outputs]
-    parts = [kernel.text, handler(target, lanes, kernel.scratch, len(inputs), rows, _counted(signature))]
+    parts = [kernel.text, handler(target, lanes, kernel.scratch, len(inputs), rows, _counted(signature)),
+             plain_entry(target)]  # fmt: skip
     if lanes > 1:
         parts += [transpose(lanes, s) for s in sizes] + [lane_sum(lanes, s) for s in sums]
     parts.append(
@@ -122,7 +142,8 @@ def _translate(jaxpr: Any, signature: Signature, target: str) -> tuple[str, dict
     )
     times.append(time.perf_counter())
     seconds = {"program": times[1] - times[0], "ir": times[2] - times[1]}
-    return "\n".join(parts), {"lanes": lanes, "operations": count(p, plan), "seconds": seconds}
+    about = {"target": target, "lanes": lanes, "scratch": kernel.scratch, "operations": count(p, plan), "seconds": seconds}
+    return "\n".join(parts), about
 
 
 def _counted(signature: Signature) -> tuple[str, int]:
@@ -143,6 +164,7 @@ def build(jaxpr: Any, signature: Signature) -> tuple[Program, list[Argument], li
         inputs.append(Argument(buffer))
         arrays.append(Array(np.arange(size).reshape(v.aval.shape), dtype, buffer))
     results = Interpreter(p).closed(jaxpr, arrays)
+    forget_costs()
     taken: set[int] = set()
     outputs = [Argument(_output(p, x, taken), s) for x, s in zip(results, signature.summed, strict=True)]
     return p, inputs, outputs

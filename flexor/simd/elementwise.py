@@ -8,7 +8,8 @@ import numpy as np
 from flexor.simd import functions as fn
 from flexor.simd.arrays import Array, UnsupportedError, mapped
 from flexor.simd.interpreter import Interpreter
-from flexor.simd.program import BOOL, Program
+from flexor.simd.inverse_error import erf_inv
+from flexor.simd.program import BOOL, F32, U32, U64, Program
 
 MOST = 64  # elementary functions in a row: each is some thirty operations
 
@@ -110,6 +111,34 @@ def _shift(op: str) -> Any:
     return _written(one)
 
 
+def _reduce_precision(it: Interpreter, eqn: Any, x: Array) -> list[Array]:
+    """Fewer bits of exponent and mantissa in the same type, as XLA rounds: to even, to infinity beyond the range, and to zero
+    below it (no subnormal numbers); nan stays."""
+    p, dtype = it.p, x.dtype
+    exponent, mantissa = int(eqn.params["exponent_bits"]), int(eqn.params["mantissa_bits"])
+    ints, digits, size = (U32, 23, 8) if dtype == F32 else (U64, 52, 11)
+    drop, least, sign = digits - mantissa, 1 << max(digits - mantissa, 0), 1 << (8 * dtype.itemsize - 1)
+
+    def one(a: int) -> int:
+        bits = p.node("bitcast", ints, a)
+        if drop > 0:
+            last = p.node("and", ints, p.node("lshr", ints, bits, p.const(drop, ints)), p.const(1, ints))
+            bits = p.node("add", ints, bits, p.node("add", ints, last, p.const((least >> 1) - 1, ints)))
+            bits = p.node("and", ints, bits, p.const((1 << 8 * dtype.itemsize) - least, ints))
+        if exponent < size:
+            middle, half = (1 << (size - 1)) - 1, (1 << (exponent - 1)) - 1
+            own = p.node("and", ints, bits, p.const(((1 << size) - 1) << digits, ints))
+            zero = p.node("and", ints, bits, p.const(sign, ints))
+            high = p.node("gt", BOOL, own, p.const((middle + half) << digits, ints))
+            low = p.node("le", BOOL, own, p.const((middle - half) << digits, ints))
+            infinite = p.node("or", ints, zero, p.const(((1 << size) - 1) << digits, ints))
+            bits = p.node("select", ints, high, infinite, p.node("select", ints, low, zero, bits))
+        lost = p.node("ne", BOOL, a, a)
+        return p.node("select", dtype, lost, a, p.node("bitcast", dtype, bits))
+
+    return [x if drop <= 0 and exponent >= size else mapped(p, one, dtype, x)]
+
+
 def _is_finite(p: Program, x: int) -> int:
     return p.node("lt", BOOL, p.node("abs", p.dtype[x], x), p.const(np.inf, p.dtype[x]))
 
@@ -147,4 +176,6 @@ RULES = {
     "sign": _written(_sign),
     "square": _written(_square),
     **{name: _written(f, most=MOST) for name, f in fn.FUNCTIONS.items()},
+    "erf_inv": _written(erf_inv, most=MOST),
+    "reduce_precision": _reduce_precision,
 }

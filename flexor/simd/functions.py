@@ -13,7 +13,7 @@ from flexor.simd import polynomials as poly
 from flexor.simd.program import BOOL, F32, F64, I32, I64, Program
 
 
-class _Maths:
+class Maths:
     """Arithmetic on nodes of one floating type, written as formulas."""
 
     def __init__(self, p: Program, dtype: np.dtype):
@@ -89,10 +89,10 @@ HALF_PI = "1.5707963267948966192313216916397514420985846996875529104874722961539
 LN2 = "0.693147180559945309417232121458176568075500134360255254120680009493393621969694715605863"
 
 
-def _quadrant(m: _Maths, x: int) -> tuple[int, int]:
+def _quadrant(m: Maths, x: int) -> tuple[int, int]:
     """r and k mod 4 with x = k pi/2 + r, |r| <= pi/4: Cody and Waite's reduction with fused products, in double precision."""
     p = m.p
-    d = _Maths(p, F64)
+    d = Maths(p, F64)
     wide = p.node("convert", F64, x)
     huge = d.test("gt", d.one("abs", wide), d.c(1e15))
     wide = d.when(huge, d.c(np.nan), wide)
@@ -106,7 +106,7 @@ def _quadrant(m: _Maths, x: int) -> tuple[int, int]:
 
 def _sin_cos(p: Program, x: int, turn: int) -> int:
     """sin(x + turn pi/2)."""
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     r, k = _quadrant(m, x)
     z = m.mul(r, r)
     sine = m.fma(m.mul(z, r), m.polynomial(poly.SIN, z), r)
@@ -134,7 +134,7 @@ def tan(p: Program, x: int) -> int:
     return p.node("div", p.dtype[x], sin(p, x), cos(p, x))
 
 
-def _exp_parts(m: _Maths, x: int) -> tuple[int, int, int]:
+def _exp_parts(m: Maths, x: int) -> tuple[int, int, int]:
     """n, r and exp(r) - 1 with x = n ln 2 + r, for x clamped to where exp(x) is neither 0 nor infinite (nan stays nan)."""
     top, bottom = (89.0, -104.0) if m.single else (710.0, -746.0)
     x = m.when(m.test("gt", x, m.c(top)), m.c(top), m.when(m.test("lt", x, m.c(bottom)), m.c(bottom), x))
@@ -146,13 +146,13 @@ def _exp_parts(m: _Maths, x: int) -> tuple[int, int, int]:
 
 
 def exp(p: Program, x: int) -> int:
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     n, _, small = _exp_parts(m, x)
     return m.scaled(m.add(small, m.c(1)), n)
 
 
 def exp2(p: Program, x: int) -> int:
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     top, bottom = (130.0, -152.0) if m.single else (1030.0, -1080.0)
     x = m.when(m.test("gt", x, m.c(top)), m.c(top), m.when(m.test("lt", x, m.c(bottom)), m.c(bottom), x))
     n = m.one("rint", x)
@@ -161,7 +161,7 @@ def exp2(p: Program, x: int) -> int:
 
 
 def expm1(p: Program, x: int) -> int:
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     n, _, small = _exp_parts(m, x)
     # 2^n overflows one step before exp does: half of it first
     half = m.scaled(m.c(0.5), n)
@@ -170,7 +170,7 @@ def expm1(p: Program, x: int) -> int:
     return m.when(m.test("eq", x, m.c(0)), x, m.when(m.test("eq", x, m.c(np.inf)), x, value))
 
 
-def _log_parts(m: _Maths, x: int) -> tuple[int, int]:
+def _log_parts(m: Maths, x: int) -> tuple[int, int]:
     """k and f with x = 2^k (1 + f), 1 + f between sqrt(1/2) and sqrt(2), for positive finite x."""
     p, shift = m.p, m.digits + 2
     tiny = m.test("lt", x, m.c(np.finfo(m.t).tiny))
@@ -184,14 +184,14 @@ def _log_parts(m: _Maths, x: int) -> tuple[int, int]:
     return m.sub(p.node("convert", m.t, k), m.when(tiny, m.c(shift), m.c(0))), f
 
 
-def _log_edges(m: _Maths, x: int, value: int) -> int:
+def _log_edges(m: Maths, x: int, value: int) -> int:
     value = m.when(m.test("eq", x, m.c(np.inf)), x, value)
     value = m.when(m.test("eq", x, m.c(0)), m.c(-np.inf), value)
     return m.when(m.p.node("not", BOOL, m.test("ge", x, m.c(0))), m.c(np.nan), value)
 
 
 def log(p: Program, x: int) -> int:
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     k, f = _log_parts(m, x)
     s = m.div(f, m.add(f, m.c(2)))
     z = m.mul(s, s)
@@ -203,7 +203,7 @@ def log(p: Program, x: int) -> int:
 
 
 def log1p(p: Program, x: int) -> int:
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     u = m.add(x, m.c(1))
     lost = m.div(m.sub(x, m.sub(u, m.c(1))), u)
     value = m.add(log(p, u), lost)
@@ -213,7 +213,7 @@ def log1p(p: Program, x: int) -> int:
 
 def power(p: Program, x: int, y: int) -> int:
     """x^y; whole and half exponents known while compiling become products and a root."""
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     known = p.value.get(y)
     if p.dtype[y].kind != "f":
         if known is None:
@@ -234,7 +234,7 @@ def power(p: Program, x: int, y: int) -> int:
     return _power_double(m, x, y)
 
 
-def _power_double(m: _Maths, x: int, y: int) -> int:
+def _power_double(m: Maths, x: int, y: int) -> int:
     """exp(y log|x|) with the logarithm in two doubles, then the special cases of C's pow."""
     p = m.p
     a = m.one("abs", x)
@@ -266,7 +266,7 @@ def _power_double(m: _Maths, x: int, y: int) -> int:
     return m.when(always, one, value)
 
 
-def _log_double(m: _Maths, k: int, f: int) -> tuple[int, int]:
+def _log_double(m: Maths, k: int, f: int) -> tuple[int, int]:
     """k ln 2 + log(1 + f) as a sum of two doubles."""
     two = m.c(2)
     d = m.add(f, two)
@@ -292,7 +292,7 @@ def _log_double(m: _Maths, k: int, f: int) -> tuple[int, int]:
     return _two_sum(m, total, rest)
 
 
-def _two_sum(m: _Maths, a: int, b: int) -> tuple[int, int]:
+def _two_sum(m: Maths, a: int, b: int) -> tuple[int, int]:
     """a + b and its rounding error (Knuth)."""
     s = m.add(a, b)
     t = m.sub(s, a)
@@ -313,7 +313,7 @@ def integer_pow(p: Program, x: int, n: int) -> int:
 
 
 def tanh(p: Program, x: int) -> int:
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     bound = m.c(10.0 if m.single else 20.0)
     a = m.one("abs", x)
     a = m.when(m.test("gt", a, bound), bound, a)
@@ -322,12 +322,12 @@ def tanh(p: Program, x: int) -> int:
 
 
 def logistic(p: Program, x: int) -> int:
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     return m.div(m.c(1), m.add(exp(p, m.one("neg", x)), m.c(1)))
 
 
 def sinh(p: Program, x: int) -> int:
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     a = m.one("abs", x)
     e = expm1(p, a)
     small = m.mul(m.c(0.5), m.add(e, m.div(e, m.add(e, m.c(1)))))
@@ -337,14 +337,14 @@ def sinh(p: Program, x: int) -> int:
 
 
 def cosh(p: Program, x: int) -> int:
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     h = exp(p, m.mul(m.one("abs", x), m.c(0.5)))
     large = m.mul(m.mul(m.c(0.5), h), h)
     return m.add(large, m.div(m.c(0.25), large))
 
 
 def asinh(p: Program, x: int) -> int:
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     a = m.one("abs", x)
     big = m.test("gt", a, m.c(1e9))
     safe = m.when(big, m.c(1), a)
@@ -354,7 +354,7 @@ def asinh(p: Program, x: int) -> int:
 
 
 def acosh(p: Program, x: int) -> int:
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     big = m.test("gt", x, m.c(1e9))
     t = m.sub(m.when(big, m.c(2), x), m.c(1))
     value = log1p(p, m.add(t, m.one("sqrt", m.fma(t, t, m.mul(m.c(2), t)))))
@@ -362,13 +362,13 @@ def acosh(p: Program, x: int) -> int:
 
 
 def atanh(p: Program, x: int) -> int:
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     a = m.one("abs", x)
     value = m.mul(m.c(0.5), log1p(p, m.div(m.mul(m.c(2), a), m.sub(m.c(1), a))))
     return m.copysign(value, x)
 
 
-def _atan_ratio(m: _Maths, small: int, large: int) -> int:
+def _atan_ratio(m: Maths, small: int, large: int) -> int:
     """atan(small / large) for 0 <= small <= large, with one division."""
     turn = m.test("gt", small, m.mul(large, m.c(np.sqrt(2) - 1)))
     top = m.when(turn, m.sub(small, large), small)
@@ -381,7 +381,7 @@ def _atan_ratio(m: _Maths, small: int, large: int) -> int:
 
 
 def atan2(p: Program, y: int, x: int) -> int:
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     ay, ax = m.one("abs", y), m.one("abs", x)
     swap = m.test("gt", ay, ax)
     large, small = m.when(swap, ay, ax), m.when(swap, ax, ay)
@@ -400,7 +400,7 @@ def atan2(p: Program, y: int, x: int) -> int:
 
 
 def atan(p: Program, x: int) -> int:
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     a = m.one("abs", x)
     swap = m.test("gt", a, m.c(1))
     value = _atan_ratio(m, m.when(swap, m.c(1), a), m.when(swap, a, m.c(1)))
@@ -408,7 +408,7 @@ def atan(p: Program, x: int) -> int:
     return m.copysign(m.when(swap, m.add(m.sub(m.c(half), value), m.c(half_low)), value), x)
 
 
-def _asin_parts(m: _Maths, x: int) -> tuple[int, int, int]:
+def _asin_parts(m: Maths, x: int) -> tuple[int, int, int]:
     """Whether |x| > 1/2, the argument t (|x|, or sqrt((1 - |x|) / 2)), and asin(t)."""
     a = m.one("abs", x)
     outer = m.test("gt", a, m.c(0.5))
@@ -419,7 +419,7 @@ def _asin_parts(m: _Maths, x: int) -> tuple[int, int, int]:
 
 
 def asin(p: Program, x: int) -> int:
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     outer, _, value = _asin_parts(m, x)
     half, half_low = _parts(HALF_PI, 2, m.t)
     far = m.add(m.sub(m.c(half), m.mul(m.c(2), value)), m.c(half_low))
@@ -427,7 +427,7 @@ def asin(p: Program, x: int) -> int:
 
 
 def acos(p: Program, x: int) -> int:
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     outer, _, value = _asin_parts(m, x)
     half, half_low = _parts(HALF_PI, 2, m.t)
     double = m.mul(m.c(2), value)
@@ -437,7 +437,7 @@ def acos(p: Program, x: int) -> int:
     return m.when(outer, m.when(negative, back, double), near)
 
 
-def _erfc_positive(m: _Maths, a: int) -> int:
+def _erfc_positive(m: Maths, a: int) -> int:
     """erfc(a) = t exp(-a^2 + P(t - 1/2)), t = 2 / (2 + a), for 0 <= a < 30."""
     t = m.div(m.c(2), m.add(a, m.c(2)))
     square = m.mul(a, a)
@@ -448,7 +448,7 @@ def _erfc_positive(m: _Maths, a: int) -> int:
 
 
 def erf(p: Program, x: int) -> int:
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     a = m.one("abs", x)
     inner = m.test("lt", a, m.c(1))
     near = m.mul(a, m.polynomial(poly.ERF, m.when(inner, m.mul(a, a), m.c(0))))
@@ -458,7 +458,7 @@ def erf(p: Program, x: int) -> int:
 
 
 def erfc(p: Program, x: int) -> int:
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     a = m.one("abs", x)
     top = m.c(11.0 if m.single else 28.0)
     a = m.when(m.test("gt", a, top), top, a)
@@ -475,7 +475,7 @@ def rsqrt(p: Program, x: int) -> int:
 
 def cbrt(p: Program, x: int) -> int:
     """exp(log|x| / 3), then one step of Newton's method."""
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     a = m.one("abs", x)
     plain = m.p.node("and", BOOL, m.test("gt", a, m.c(0)), m.test("lt", a, m.c(np.inf)))
     safe = m.when(plain, a, m.c(1))
@@ -487,7 +487,7 @@ def cbrt(p: Program, x: int) -> int:
 
 def round_away(p: Program, x: int) -> int:
     """To the nearest whole number, halves away from zero."""
-    m = _Maths(p, p.dtype[x])
+    m = Maths(p, p.dtype[x])
     whole = m.one("trunc", x)
     up = m.test("ge", m.one("abs", m.sub(x, whole)), m.c(0.5))
     return m.copysign(m.add(m.one("abs", whole), m.when(up, m.c(1), m.c(0))), x)

@@ -291,6 +291,41 @@ nothing:
 """
 
 
+def plain_entry(name: str) -> str:
+    """The entry without XLA (`direct.py`): a struct of the table of buffers, examples, first and last block, scratch area,
+    table of copies and their number. Copies are made after the blocks."""
+    loaded = "\n".join(f"  {_field(n, '%call', 8 * k, t)}" for k, (n, t) in enumerate(
+        (("buffers", "ptr"), ("n", "i64"), ("first", "i64"), ("last", "i64"), ("scratch", "ptr"), ("copies", "ptr"),
+         ("count", "i64"))))  # fmt: skip
+    return f"""
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+define void @{name}_direct(ptr %call) nounwind {{
+entry:
+{loaded}
+  %some = icmp slt i64 %first, %last
+  br i1 %some, label %compute, label %head
+compute:
+  call void @kernel(ptr %buffers, i64 %n, i64 %first, i64 %last, ptr %scratch)
+  br label %head
+head:
+  %k = phi i64 [ 0, %entry ], [ 0, %compute ], [ %k.next, %copy ]
+  %more = icmp slt i64 %k, %count
+  br i1 %more, label %copy, label %leave
+copy:
+  %offset = mul i64 %k, 24
+  %row = getelementptr i8, ptr %copies, i64 %offset
+  {_field("to", "%row", 0, "ptr")}
+  {_field("from", "%row", 8, "ptr")}
+  {_field("bytes", "%row", 16)}
+  call void @llvm.memcpy.p0.p0.i64(ptr %to, ptr %from, i64 %bytes, i1 false)
+  %k.next = add i64 %k, 1
+  br label %head
+leave:
+  ret void
+}}
+"""
+
+
 def _pointer(k: int, inputs: int) -> str:
     items = (FRAME_ARGS if k < inputs else FRAME_RETS) + LIST_ITEMS
     at = k if k < inputs else k - inputs

@@ -17,9 +17,9 @@ CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_cal
 
 def rules() -> dict[str, Rule]:
     """The rules of all primitives, by name."""
-    from flexor.simd import contraction, control, elementwise, indexing, linalg, ordering, structure
+    from flexor.simd import contraction, control, elementwise, indexing, linalg, ordering, random, structure
 
-    parts = (structure, elementwise, contraction, indexing, ordering, linalg, control)
+    parts = (structure, elementwise, contraction, indexing, ordering, linalg, control, random)
     return {name: rule for part in parts for name, rule in part.RULES.items()}
 
 
@@ -94,6 +94,11 @@ def cost(jaxpr: Any) -> int:
 
 
 _costs: dict[int, tuple[Any, int]] = {}
+
+
+def forget_costs() -> None:
+    """Lets go of the jaxprs whose costs are known."""
+    _costs.clear()
 
 
 def _cost(jaxpr: Any) -> int:

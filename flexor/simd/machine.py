@@ -2,6 +2,7 @@
 
 import ctypes
 import hashlib
+import itertools
 import platform
 import threading
 from functools import cache
@@ -10,8 +11,10 @@ from typing import Any
 import numpy as np
 
 VECTOR_BYTES = (("avx512f", 64), ("avx2", 32), ("neon", 16), ("sse2", 16))
+PATIENCE = 0.05  # seconds between looks at a compilation under way
 _lock = threading.Lock()
 _loaded: list[Any] = []
+_numbers = itertools.count()
 
 
 @cache
@@ -80,7 +83,33 @@ def _target_machine() -> Any:
 
 
 def compile_object(text: str) -> bytes:
-    """Object code of LLVM IR."""
+    """Object code of LLVM IR.
+
+    LLVM works in a thread of its own while this one waits, so that Ctrl-C is answered at once; what is left behind ends by
+    itself, and its result is dropped.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return _emit(text)
+    result: list[Any] = []
+    done = threading.Event()
+
+    def work() -> None:
+        try:
+            result.append(_emit(text))
+        except BaseException as error:  # handed to the thread that waits
+            result.append(error)
+        finally:
+            done.set()
+
+    threading.Thread(target=work, name="flexor-simd-compile", daemon=True).start()
+    while not done.wait(PATIENCE):
+        pass
+    if isinstance(result[0], BaseException):
+        raise result[0]
+    return bytes(result[0])
+
+
+def _emit(text: str) -> bytes:
     binding = llvm()
     machine = _target_machine()
     module = binding.parse_assembly(text, context=binding.create_context())
@@ -99,9 +128,18 @@ def load(code: bytes, name: str) -> int:
     """Links object code into the process, for good; the address of the function `name`."""
     with _lock:
         library = llvm().JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(name)
-        tracker = library.link(_linker(), f"{name}_{len(_loaded)}")
+        tracker = library.link(_linker(), f"{name}_{next(_numbers)}")
         _loaded.append(tracker)
         return int(tracker[name])
+
+
+def load_direct(code: bytes, name: str) -> tuple[int, Any]:
+    """Links object code into the process for as long as the second result lives; the address of its plain entry."""
+    with _lock:
+        entry = f"{name}_direct"
+        library = llvm().JITLibraryBuilder().add_object_img(code).add_current_process().export_symbol(entry)
+        tracker = library.link(_linker(), f"{entry}_{next(_numbers)}")
+        return int(tracker[entry]), tracker
 
 
 def capsule(address: int) -> Any:

@@ -60,15 +60,36 @@ def _run(
     out = [v.aval for v in jaxpr.jaxpr.outvars]
     if not out:
         return []
+    args, keys = tuple(_words(x) for x in args), [a.dtype if _is_key(a.dtype) else None for a in out]
+    out = [_words(a) for a in out]
     if size == 0:
-        return [jnp.zeros(a.shape if s else (0, *a.shape), a.dtype) for a, s in zip(out, summed, strict=True)]
+        empty = [jnp.zeros(a.shape if s else (0, *a.shape), a.dtype) for a, s in zip(out, summed, strict=True)]
+        return [_keys(x, k) for x, k in zip(empty, keys, strict=True)]
     whole = [s and size == 1 for s in summed]
     summed = [s and size > 1 for s in summed]  # a sum over one example is that example
     kernel = compile_kernel(jaxpr, Signature(tuple(shared), tuple(summed), size == 1))
     blocks = -(-size // kernel.lanes)
     shapes = [jax.ShapeDtypeStruct((blocks if s else size, *a.shape), a.dtype) for a, s in zip(out, summed, strict=True)]
     results = jax.ffi.ffi_call(kernel.target, shapes)(*args, threads=np.int64(threads))
-    return [x.sum(0) if s else x[0] if w else x for x, s, w in zip(results, summed, whole, strict=True)]
+    results = [x.sum(0) if s else x[0] if w else x for x, s, w in zip(results, summed, whole, strict=True)]
+    return [_keys(x, k) for x, k in zip(results, keys, strict=True)]
+
+
+def _is_key(dtype: Any) -> bool:
+    return bool(jnp.issubdtype(dtype, jax.dtypes.prng_key))
+
+
+def _words(x: Any) -> Any:
+    """Random keys as XLA holds them, two words each, also for a shape alone; anything else as it is."""
+    if not _is_key(x.dtype):
+        return x
+    if isinstance(x, jax.Array):
+        return jax.random.key_data(x)
+    return jax.ShapeDtypeStruct((*x.shape, 2), np.uint32)
+
+
+def _keys(x: Any, dtype: Any) -> Any:
+    return x if dtype is None else jax.random.wrap_key_data(x, impl=str(dtype._impl.name))
 
 
 def _notice(*args: Any, **params: Any) -> list[Any]:

@@ -125,5 +125,4 @@ RULES = {
     "optimization_barrier": _same,
     "stop_gradient": _same,
     "sharding_constraint": _same,
-    "reduce_precision": _same,
 }

@@ -4,33 +4,32 @@ from jaxtyping import Array, Float
 
 from flexor.augment import Augmentation
 from flexor.model.model import Control, Model, State
-from flexor.solvers.solver import AbstractSolver
+from flexor.solvers.solver import AbstractSolver, AbstractWrapper
 from flexor.taps import listen
 
 
-class HybridSolver(AbstractSolver):
-    """The step of `base` in which an augmentation listens. The weights are leaves, beside those of the model."""
+class HybridSolver(AbstractWrapper):
+    """The step of `base` with an augmentation among its quantities. The weights are leaves, beside those of the model."""
 
-    base: AbstractSolver
     augmentation: Augmentation
 
-    @property
-    def kernels(self) -> bool:  # type: ignore[override]
-        """As the solver within."""
-        return self.base.kernels
+    def simplified(self) -> AbstractSolver:
+        base, augmentation = self.base.simplified(), self.augmentation.simplified()
+        return HybridSolver(base, augmentation) if augmentation.entries else base
 
-    def known(self) -> AbstractSolver:
-        base, speaking = self.base.known(), self.augmentation.known()
-        return HybridSolver(base, speaking) if speaking.entries else base
-
-    def check(self, model: Model) -> None:
-        self.base.check(model)
+    def check(self, model: Model, dt: float | None) -> None:
+        self.base.check(model, dt)
         self.augmentation.check(model)
-
-    def init(self, model: Model, state: State) -> State:
-        self.augmentation.check(model)
-        return self.base.init(model, state)
 
     def step(self, model: Model, state: State, control: Control, dt: Float[Array, ""]) -> State:
         with listen(self.augmentation.handler(model)):
             return self.base.step(model, state, control, dt)
+
+
+def find_augmentation(solver: AbstractSolver) -> Augmentation | None:
+    """The networks among a solver's quantities, however deep it wraps them (the outermost, if several); None without."""
+    while isinstance(solver, AbstractWrapper):
+        if isinstance(solver, HybridSolver):
+            return solver.augmentation
+        solver = solver.base
+    return None

@@ -1,5 +1,6 @@
 """`MujocoSolver`: MuJoCo's C code behind the interface of all solvers. Not differentiable, and it says so."""
 
+import dataclasses
 import threading
 from collections import OrderedDict
 from functools import partial
@@ -11,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from flexor.model.delay import check_delays, delayed, empty_history
 from flexor.model.model import Control, Model, State
 from flexor.model.save_mjcf import mjcf_text
 from flexor.solvers.solver import AbstractSolver
@@ -22,27 +24,29 @@ class MujocoSolver(AbstractSolver):
     `State.memory` is MuJoCo's warm start. The parameters may change from call to call: MuJoCo's model is then built anew.
     """
 
+    passive: ClassVar[bool] = True
     integrator: str = eqx.field(static=True, default="Euler")
-    kernels: ClassVar[bool] = False
+    differentiable: ClassVar[bool] = False
+    compilable: ClassVar[bool] = False
 
-    def check(self, model: Model) -> None:
+    def check(self, model: Model, dt: float | None) -> None:
         if self.integrator not in ("Euler", "RK4", "implicit", "implicitfast"):
             raise ValueError(f"MuJoCo has no integrator '{self.integrator}'; it has Euler, RK4, implicit, implicitfast.")
+        check_delays(model, dt)
         leaves, tree = jax.tree.flatten(model)
         if not any(isinstance(x, jax.core.Tracer) for x in leaves):
             with _cache.lock:
                 _cache.get(tree, [np.asarray(x) for x in leaves])
 
     def init(self, model: Model, state: State) -> State:
-        self.check(model)
-        memory = jnp.zeros(model.nv, model.dtype)
-        return eqx.tree_at(lambda s: s.memory, state, memory, is_leaf=lambda x: x is None)
+        return dataclasses.replace(state, memory=jnp.zeros(model.nv, model.dtype), history=empty_history(model))
 
     def step(self, model: Model, state: State, control: Control, dt: Float[Array, ""]) -> State:
+        control, history = delayed(model, state.history, control, dt)
         leaves, tree = jax.tree.flatten(model)
         inputs = (state.q, state.qd, state.memory, control.u, control.tau, control.wrench, dt)
         q, qd, warm = _step(tree, self.integrator, leaves, inputs)
-        return State(q, qd, state.time + dt, warm)
+        return State(q, qd, state.time + dt, warm, history)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
@@ -78,6 +82,7 @@ class _Cache:
             compiled = mujoco_model(jax.tree.unflatten(tree, leaves))
             # a state that runs away stays in the trajectory, for its status to report; MuJoCo would start anew in silence
             compiled.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
+            compiled.actuator_delay[:] = 0  # what comes in was delayed already, as in every solver
             self.built[key] = compiled, mujoco.MjData(compiled)
             while len(self.built) > 8:
                 self.built.popitem(last=False)

@@ -1,9 +1,11 @@
 """`Simulator`: a model, a solver and a time step; `reset`, `step`, `rollout`."""
 
+import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from typing import Any
+from pathlib import Path
+from typing import Any, overload
 
 import equinox as eqx
 import jax
@@ -14,17 +16,19 @@ from jaxtyping import Array, ArrayLike, Float, PRNGKeyArray
 from flexor.augment import Augmentation, Blueprint, Layout
 from flexor.dynamics.kept import keep_solutions
 from flexor.model.model import Control, Model, State, as_control, check_coordinates
+from flexor.model.pytree import Pytree
 from flexor.solvers.compiled import by_default, compiled
-from flexor.solvers.hybrid import HybridSolver
+from flexor.solvers.energy import EnergyBudget
+from flexor.solvers.hybrid import HybridSolver, find_augmentation
+from flexor.solvers.policy import AbstractPolicy, Policy, as_policy
 from flexor.solvers.rigid import RigidSolver
-from flexor.solvers.solver import AbstractSolver, named
+from flexor.solvers.solver import AbstractSolver, class_name
+from flexor.solvers.stepper import Stepper
 from flexor.solvers.trajectory import Trajectory
-from flexor.taps import TAPS, Tap, collect, listening
-
-Policy = Callable[[State], ArrayLike | Control]
+from flexor.taps import TAPS, Tap, collect, collecting, listening
 
 
-class Simulator(eqx.Module):
+class Simulator(Pytree):
     """Steps a robot. All methods are pure, so `jax.jit`, `vmap` and `grad` apply to them and to the model inside.
 
     On CPUs a step, or a whole rollout, is one SIMD kernel (`flexor.simd`) with the robot compiled in; a batch by `jax.vmap` has
@@ -45,23 +49,32 @@ class Simulator(eqx.Module):
         self.dt = jnp.asarray(dt, model.dtype)
         if self.dt.shape != ():
             raise ValueError(f"`dt` must be a number of seconds, got an array of shape {self.dt.shape}.")
-        if not isinstance(self.dt, jax.core.Tracer) and not 0 < float(self.dt) < np.inf:
+        number = None if isinstance(dt, jax.core.Tracer) else float(np.asarray(dt))
+        if number is not None and not 0 < number < np.inf:
             raise ValueError(f"`dt` must be a positive number of seconds, got {dt}.")
-        self.solver.check(model)
+        self.solver.check(model, number)
 
     def with_solver(self, solver: AbstractSolver) -> "Simulator":
         """The same robot and time step under other physics."""
         return Simulator(self.model, solver, dt=self.dt, simd=self.simd)
+
+    def save(self, folder: str | os.PathLike[str], *, classes: Iterable[type] = ()) -> Path:
+        """Writes model, solver and time step into a folder, whole or not at all; `fx.open(folder)` gives the same simulator, to
+        the last bit. JSON and safetensors, no code; an MJCF for people beside them. Classes of your own (a solver, a contact
+        model) are named in `classes`, here and when opening. Returns the folder."""
+        from flexor.solvers.artefact import save
+
+        return save(self, folder, classes=classes)
 
     def augment(
         self, blueprint: Blueprint | Augmentation | str | os.PathLike[str], key: PRNGKeyArray | None = None
     ) -> "Simulator":
         """The same simulator with networks among its quantities: fresh ones of a `Blueprint`, those of an `Augmentation`, or
         those that one has saved to a file. `key` draws the weights. Fresh `Add` and `Scale` networks change nothing."""
-        taps = tuple((name, tuple(x.shape)) for name, x in _heard(self).items())
+        taps = tuple((name, tuple(x.shape)) for name, x in _tap_shapes(self).items())
         if not taps:
             raise ValueError(
-                f"{named(self.solver)} computes no quantities that have a name, so nothing can be augmented; use RigidSolver."
+                f"{class_name(self.solver)} computes no named quantities, so that nothing can be augmented; use RigidSolver."
             )
         layout = Layout.of(self.model, taps)
         if isinstance(blueprint, Blueprint):
@@ -72,6 +85,12 @@ class Simulator(eqx.Module):
             augmentation = jax.tree.map(lambda x: jnp.asarray(x, self.model.dtype), given.on(layout))
         return self.with_solver(HybridSolver(self.solver, augmentation))
 
+    @property
+    def augmentation(self) -> Augmentation | None:
+        """The networks among the solver's quantities, however deep it wraps them; None without. It can be replaced in place:
+        `eqx.tree_at(lambda s: s.augmentation, sim, other)`."""
+        return find_augmentation(self.solver)
+
     def reset(self, q: ArrayLike | str | None = None, qd: ArrayLike | None = None) -> State:
         """State at time zero: at the given coordinates, at a keyframe by name, or at the description's reference."""
         model = self.model
@@ -80,60 +99,106 @@ class Simulator(eqx.Module):
         check_coordinates(model, q, qd)
         return self.solver.init(model, State(q, qd, jnp.zeros((), model.dtype)))
 
-    def step(self, state: State, control: ArrayLike | Control | None = None) -> State:
-        """The state one time step later."""
+    @overload
+    def step(self, state: State, control: ArrayLike | Control | None = None) -> State: ...
+    @overload
+    def step(
+        self, state: State, control: ArrayLike | Control | None = None, *, record: Sequence[str]
+    ) -> tuple[State, dict[str, Array]]: ...
+    def step(
+        self, state: State, control: ArrayLike | Control | None = None, *, record: Sequence[str] | None = None
+    ) -> State | tuple[State, dict[str, Array]]:
+        """The state one time step later; with `record`, also the quantities of the step that it names (see `fx.taps`)."""
         check_coordinates(self.model, state.q, state.qd)
+        _check_names(record or ())
         self.solver.accept(control)
-        full = as_control(self.model, control)
-        if listening():
-            return _step(self, state, full)
-        sim = self._known
-        return compiled(_step, sim, (state, full)) if self._kernels else _step_jit(sim, state, full)
+        args = (state, as_control(self.model, control), tuple(record or ()))
+        new, recorded = _step(self, *args) if listening() else self._run(_step, _step_jit, args)
+        return new if record is None else (new, recorded)
+
+    def _run(self, f: Any, f_jit: Any, args: tuple[Any, ...]) -> Any:
+        """f(simplified simulator, *args), as a kernel or through XLA."""
+        return compiled(f, self, args) if self._kernels else f_jit(self.simplified(), *args)
 
     @property
     def _kernels(self) -> bool:
-        return self.simd and self.solver.kernels
+        return self.simd and self.solver.compilable
 
-    @property
-    def _known(self) -> "Simulator":
-        """Itself, the solver without what is known to be idle."""
-        solver = self.solver.known()
+    def simplified(self) -> "Simulator":
+        """The same simulator, its solver without idle parts."""
+        solver = self.solver.simplified()
         return self if solver is self.solver else eqx.tree_at(lambda s: s.solver, self, solver)
 
     def rollout(
         self,
         state: State,
-        controls: ArrayLike | Control | Policy | None = None,
+        controls: ArrayLike | Control | Policy | AbstractPolicy | None = None,
         *,
         steps: int | None = None,
         record: Sequence[str] = (),
+        key: PRNGKeyArray | None = None,
+        memory: Any = None,
     ) -> Trajectory:
-        """Trajectory from `state` under controls with a leading time axis, or under a policy `state -> control`.
+        """Trajectory from `state` under controls with a leading time axis, or under a policy: a function `state -> control`, or
+        an `AbstractPolicy`, which has a memory and random keys.
 
-        `steps` is needed where the controls do not tell. `record` names taps to keep (`fx.taps(sim)` lists them).
+        `steps` is needed where the controls do not tell. `record` names taps to keep (`fx.taps(sim)` lists them). `key` is split
+        into one for the policy's `init` and one for every step. `memory` is what the policy goes on with from another rollout
+        (`Trajectory.policy_memory`), instead of `init`.
         Reverse mode keeps the state, the accelerations and the contact impulses of each step and recomputes the rest, so memory
         does not grow with the work in a step.
         """
         check_coordinates(self.model, state.q, state.qd)
-        unknown = [name for name in record if name not in TAPS]
-        if unknown:
-            raise KeyError(f"'{unknown[0]}' is not a tap; the names are {', '.join(TAPS)}.")
-        policy = controls if callable(controls) else None
+        _check_names(record)
+        if collecting():
+            raise ValueError("quantities cannot be collected from outside of a rollout: name them in its `record=`.")
+        policy = as_policy(controls)
+        if not isinstance(controls, AbstractPolicy) and (key is not None or memory is not None):
+            raise ValueError("`key` and `memory` are those of an `AbstractPolicy`, and the controls are none.")
         self.solver.accept(controls)
         inputs = None if policy else _time_axis(self.model, controls, steps)
         length = _length(inputs, steps)
-        args = (state, inputs, policy, length, tuple(record))
-        if listening():
-            return _rollout(self, *args)
-        sim = self._known
-        return compiled(_rollout, sim, args) if self._kernels else _rollout_jit(sim, *args)
+        args = (state, inputs, policy, memory, key, length, tuple(record))
+        made: Trajectory = _rollout(self, *args) if listening() else self._run(_rollout, _rollout_jit, args)
+        explained = self.solver.passive and not policy and not listening() and _only_inputs(inputs)
+        if not explained or any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((self.model, made.q))):
+            return made
+        return dataclasses.replace(made, budget=EnergyBudget(self.model))
+
+    def compile(
+        self,
+        *,
+        batch: int | None = None,
+        controls: Sequence[str] = ("u",),
+        record: Sequence[str] = (),
+        parameters: Sequence[str] = (),
+        threads: int | None = None,
+    ) -> Stepper:
+        """A `Stepper`: this simulator as one program that steps NumPy arrays in place, for loops that cannot wait.
+
+        `batch` robots step together, by up to `threads` threads. `controls` names the parts of `Control` that are inputs; the
+        others are zero. `record` names quantities to keep (`fx.taps`). The robot is compiled in, except for the `parameters`
+        whose names match these patterns: they can be changed between steps.
+        """
+        return Stepper(self, batch=batch, controls=controls, record=record, parameters=parameters, threads=threads)
+
+
+def _only_inputs(controls: Control | None) -> bool:
+    """Whether nothing but the actuators drives the robot."""
+    return controls is None or (controls.tau is None and controls.wrench is None)
+
+
+def _check_names(record: Sequence[str]) -> None:
+    unknown = [name for name in record if name not in TAPS]
+    if unknown:
+        raise KeyError(f"'{unknown[0]}' is not a tap; the names are {', '.join(TAPS)}.")
 
 
 def _time_axis(model: Model, controls: Any, steps: int | None) -> Control | None:
     """Controls as a `Control` with a leading time axis, shapes checked; None where there are none."""
     if controls is None:
         return None
-    given = controls if isinstance(controls, Control) else Control(u=controls)
+    given = controls if isinstance(controls, Control) else Control(u=jnp.asarray(controls, model.dtype))
     given = jax.tree.map(lambda x: jnp.asarray(x, model.dtype), given)
     lengths = {x.shape[0] if x.ndim else None for x in jax.tree.leaves(given)}
     if None in lengths or len(lengths) > 1:
@@ -155,35 +220,43 @@ def _length(inputs: Control | None, steps: int | None) -> int:
     return steps
 
 
-def _step(sim: Simulator, state: State, control: Control) -> State:
-    return sim.solver.step(sim.model, state, control, sim.dt)
+def _step(sim: Simulator, state: State, control: Control, record: tuple[str, ...]) -> tuple[State, dict[str, Array]]:
+    """The next state, and the quantities of the step that `record` names."""
+    if not record:
+        return sim.solver.step(sim.model, state, control, sim.dt), {}
+    new, recorded = collect(sim.solver.step, record)(sim.model, state, control, sim.dt)
+    missing = [name for name in record if name not in recorded]
+    if missing:
+        raise ValueError(f"{class_name(sim.solver)} does not compute '{missing[0]}' for this model.")
+    return new, recorded
 
 
 def _rollout(
-    sim: Simulator, state: State, inputs: Control | None, policy: Policy | None, steps: int, record: tuple[str, ...]
-) -> Trajectory:
-    def advance(state: State, control: Control | None) -> tuple[State, tuple[Any, ...]]:
-        given = policy(state) if policy else control
+    sim: Simulator, state: State, inputs: Control | None, policy: AbstractPolicy | None, memory: Any,
+    key: PRNGKeyArray | None, steps: int, record: tuple[str, ...],
+) -> Trajectory:  # fmt: skip
+    init_key, step_key = (None, None) if key is None else jax.random.split(key)
+    if policy is not None and memory is None:
+        memory = policy.init(init_key)
+
+    def advance(carry: tuple[State, Any], xs: tuple[Any, Any]) -> tuple[tuple[State, Any], tuple[Any, ...]]:
+        (state, memory), (given, k) = carry, xs
+        if policy is not None:
+            given, memory = policy(state, memory, None if step_key is None else jax.random.fold_in(step_key, k))
         sim.solver.accept(given)
         control = as_control(sim.model, given)
-        if record:
-            new, heard = collect(_step)(sim, state, control)
-            missing = [name for name in record if name not in heard]
-            if missing:
-                raise ValueError(f"{type(sim.solver).__name__} does not compute '{missing[0]}' for this model.")
-        else:
-            new, heard = _step(sim, state, control), {}
-        return new, (new.q, new.qd, new.time, control.u, {name: heard[name] for name in record})
+        new, recorded = _step(sim, state, control, record)
+        return (new, memory), (new.q, new.qd, new.time, control.u, recorded)
 
-    final, (q, qd, time, u, taps) = jax.lax.scan(
-        jax.checkpoint(advance, policy=keep_solutions()), state, inputs, length=steps
-    )
+    numbers = None if key is None else jnp.arange(steps, dtype=jnp.uint32)
+    body = jax.checkpoint(advance, policy=keep_solutions())
+    (final, memory), (q, qd, time, u, taps) = jax.lax.scan(body, (state, memory), (inputs, numbers), length=steps)
 
     def first(x: Array, y: Array) -> Array:
         return jnp.concatenate([x[None], y])
 
     t = sim.model.topology
-    return Trajectory(first(state.time, time), first(state.q, q), first(state.qd, qd), u, taps, final, t)
+    return Trajectory(first(state.time, time), first(state.q, q), first(state.qd, qd), u, taps, final, t, memory)
 
 
 _step_jit = eqx.filter_jit(_step)
@@ -192,27 +265,27 @@ _rollout_jit = eqx.filter_jit(_rollout)
 
 def taps(sim: Simulator) -> dict[str, Tap]:
     """Names of the quantities that this simulator computes in a step, each with its shape as numbers, unit and meaning."""
-    heard = _heard(sim)
-    return {name: TAPS[name]._replace(shape=str(tuple(heard[name].shape))) for name in TAPS if name in heard}
+    shapes = _tap_shapes(sim)
+    return {name: TAPS[name]._replace(shape=str(tuple(shapes[name].shape))) for name in TAPS if name in shapes}
 
 
-def _heard(sim: Simulator) -> dict[str, Any]:
+def _tap_shapes(sim: Simulator) -> dict[str, Any]:
     """Shapes of the quantities of a step, in the order of their computation."""
     leaves, tree = jax.tree.flatten(sim)
-    return _heard_of(tree, tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves))
+    return _tap_shapes_of(tree, tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) if eqx.is_array(x) else x for x in leaves))
 
 
 @lru_cache(maxsize=64)
-def _heard_of(tree: Any, leaves: tuple[Any, ...]) -> dict[str, Any]:
+def _tap_shapes_of(tree: Any, leaves: tuple[Any, ...]) -> dict[str, Any]:
     sim = jax.tree.unflatten(tree, leaves)
     state = eqx.filter_eval_shape(lambda s: s.reset(), sim)
     control = as_control(sim.model, None)
     order: list[str] = []
 
     def step(s: Simulator, x: State, u: Control) -> dict[str, Array]:
-        _, heard = collect(_step)(s, x, u)
-        order.extend(heard)
-        return heard
+        _, quantities = collect(s.solver.step)(s.model, x, u, s.dt)
+        order.extend(quantities)
+        return quantities
 
-    heard = eqx.filter_eval_shape(step, sim, state, control)
-    return {name: heard[name] for name in order}
+    shapes = eqx.filter_eval_shape(step, sim, state, control)
+    return {name: shapes[name] for name in order}

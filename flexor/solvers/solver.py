@@ -1,4 +1,8 @@
-"""The interface of all physics: `step(model, state, control, dt) -> state`."""
+"""The contract of all physics: `step(model, state, control, dt) -> state`, and what belongs to it.
+
+`AbstractSolver` is the contract; `AbstractWrapper` is a solver around another solver, which does what the inner one does but
+for what it overrides. Whoever holds a solver asks it through the contract and never for its class.
+"""
 
 import abc
 from typing import Any, ClassVar
@@ -7,13 +11,20 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from flexor.model.model import Control, Model, State
+from flexor.model.pytree import Pytree
 
 
-class AbstractSolver(eqx.Module):
+class AbstractSolver(Pytree):
     """Anything that advances a robot by one step. Pure; what it must remember between steps lives in `State.memory`."""
 
-    kernels: ClassVar[bool] = True
-    """Whether a step is written in JAX throughout, so that it can be compiled to a SIMD kernel."""
+    differentiable: ClassVar[bool] = True
+    """Whether a step is JAX throughout, so that it can be differentiated, scanned and substepped."""
+    compilable: ClassVar[bool] = True
+    """Whether a step compiles to a SIMD kernel (`flexor.simd`); elsewhere it goes through XLA."""
+
+    passive: ClassVar[bool] = False
+    """Whether energy enters the robot by its controls alone: contacts and joints create none. Then `Trajectory.status` tells
+    when it does all the same."""
 
     @abc.abstractmethod
     def init(self, model: Model, state: State) -> State:
@@ -23,17 +34,68 @@ class AbstractSolver(eqx.Module):
     def step(self, model: Model, state: State, control: Control, dt: Float[Array, ""]) -> State:
         """The state a time dt later."""
 
-    def known(self) -> "AbstractSolver":
-        """The same solver without what its known numbers make idle: fresh networks, for instance."""
-        return self
+    def check(self, model: Model, dt: float | None) -> None:
+        """Raises, with a sentence, when this solver cannot simulate the model with time steps of `dt` seconds.
 
-    def check(self, model: Model) -> None:
-        """Raises, with a sentence, when this solver cannot simulate the model."""
+        `Simulator` calls it before anything is traced. `dt` is None where its value is not a number yet: it is then an argument
+        of a compiled or differentiated function.
+        """
 
     def accept(self, control: Any) -> None:
-        """Raises, with a sentence, when a control as it was given asks for what this solver knows nothing of."""
+        """Raises, with a sentence, when a control, as the user gave it, has a part that this solver cannot apply."""
+
+    def shortest_step(self, dt: float) -> float:
+        """The time between two inputs in a step of dt: dt itself, or that of a substep."""
+        return dt
+
+    def moves_by_velocity(self, model: Model) -> bool:
+        """Whether a step always moves the robot by its new velocity, q+ = q (+) dt qd+; False where that is not certain.
+        Derivatives along a trajectory are cheaper where it does."""
+        return False
+
+    def simplified(self) -> "AbstractSolver":
+        """The same solver without parts that their concrete numbers make idle, fresh networks for instance."""
+        return self
 
 
-def named(solver: Any) -> str:
-    """Name of a solver or of one of its parts, for messages."""
-    return type(solver).__name__
+class AbstractWrapper(AbstractSolver):
+    """A solver around the solver `base`. It delegates the whole contract; override what the wrapper changes.
+
+    `moves_by_velocity` alone is not delegated: it speaks of the step itself.
+    """
+
+    base: AbstractSolver
+
+    @property
+    def differentiable(self) -> bool:  # type: ignore[override]
+        """As the solver within."""
+        return self.base.differentiable
+
+    @property
+    def compilable(self) -> bool:  # type: ignore[override]
+        """As the solver within."""
+        return self.base.compilable
+
+    def init(self, model: Model, state: State) -> State:
+        return self.base.init(model, state)
+
+    def step(self, model: Model, state: State, control: Control, dt: Float[Array, ""]) -> State:
+        return self.base.step(model, state, control, dt)
+
+    def check(self, model: Model, dt: float | None) -> None:
+        self.base.check(model, dt)
+
+    def accept(self, control: Any) -> None:
+        self.base.accept(control)
+
+    def shortest_step(self, dt: float) -> float:
+        return self.base.shortest_step(dt)
+
+    def simplified(self) -> AbstractSolver:
+        base = self.base.simplified()
+        return self if base is self.base else eqx.tree_at(lambda s: s.base, self, base)
+
+
+def class_name(part: object) -> str:
+    """Name of a solver's class, or of one of its parts', for messages."""
+    return type(part).__name__

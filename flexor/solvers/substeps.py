@@ -1,36 +1,48 @@
-"""`Substeps`: several steps of another solver as one."""
-
-from typing import ClassVar
+"""`Substeps`: several short steps of another solver in one step."""
 
 import equinox as eqx
 import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flexor.model.model import Control, Model, State
-from flexor.solvers.solver import AbstractSolver
+from flexor.solvers.solver import AbstractWrapper, class_name
+from flexor.taps import TAPS, collect_in_loop, record
 
 
-class Substeps(AbstractSolver):
-    """A step of dt is `count` steps of dt / count by `base`, under the same control."""
+class Substeps(AbstractWrapper):
+    """A step of dt is `count` steps of dt / count by `base`, under the same control.
 
-    base: AbstractSolver
+    A recorded quantity is that of the last substep, a force the mean over the substeps (`Tap.mean`).
+    """
+
     count: int = eqx.field(static=True)
-    kernels: ClassVar[bool] = True
+
+    @property
+    def passive(self) -> bool:  # type: ignore[override]
+        """As the solver within."""
+        return self.base.passive
 
     def __check_init__(self) -> None:
         if self.count < 1:
             raise ValueError(f"the number of substeps must be positive, got {self.count}.")
-        if not self.base.kernels:
-            raise ValueError(f"{type(self.base).__name__} cannot be substepped: its steps are not JAX throughout.")
+        if not self.base.differentiable:
+            raise ValueError(f"{class_name(self.base)} cannot be substepped: its steps are not JAX throughout.")
 
-    def check(self, model: Model) -> None:
-        self.base.check(model)
+    def check(self, model: Model, dt: float | None) -> None:
+        self.base.check(model, None if dt is None else dt / self.count)
 
-    def init(self, model: Model, state: State) -> State:
-        return self.base.init(model, state)
+    def shortest_step(self, dt: float) -> float:
+        return self.base.shortest_step(dt / self.count)
 
     def step(self, model: Model, state: State, control: Control, dt: Float[Array, ""]) -> State:
-        def once(state: State, _: None) -> tuple[State, None]:
-            return self.base.step(model, state, control, dt / self.count), None
+        names: list[str] = []  # in the order of computation, which a dictionary loses in the scan
 
-        return jax.lax.scan(once, state, length=self.count)[0]
+        def substep(state: State, _: None) -> tuple[State, list[Array]]:
+            new, recorded = collect_in_loop(self.base.step)(model, state, control, dt / self.count)
+            names[:] = recorded
+            return new, list(recorded.values())
+
+        final, values = jax.lax.scan(substep, state, length=self.count)
+        record({n: jnp.mean(x, axis=0) if TAPS[n].mean else x[-1] for n, x in zip(names, values, strict=True)})
+        return final

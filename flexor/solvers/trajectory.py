@@ -3,7 +3,7 @@
 import csv
 import json
 import os
-import tempfile
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from flexor.files import write_with
 from flexor.model.model import Model, State
 from flexor.model.topology import Topology
+from flexor.solvers.energy import EnergyBudget
 
 
 @dataclass(frozen=True)
@@ -32,29 +34,38 @@ class Status:
 class Trajectory(eqx.Module):
     """States at steps 0 … T, controls of steps 1 … T, and the tapped quantities that were asked for.
 
-    `final` is the last state with the solver's memory, from which a further rollout goes on (None when read from a file).
+    `final` is the last state with the solver's memory, from which a further rollout goes on (None when read from a file), and
+    `policy_memory` what the policy remembers then.
     """
 
-    time: Float[Array, " T+1"]
-    q: Float[Array, "T+1 nq"]
-    qd: Float[Array, "T+1 nv"]
-    u: Float[Array, "T nu"]
+    time: Float[Array, " instants"]
+    q: Float[Array, "instants nq"]
+    qd: Float[Array, "instants nv"]
+    u: Float[Array, "steps nu"]
     taps: dict[str, Array]
     final: State | None
     topology: Topology = eqx.field(static=True)
+    policy_memory: Any = None
+    budget: EnergyBudget = eqx.field(static=True, default=EnergyBudget())
 
     def __len__(self) -> int:
         return self.u.shape[0]
 
     @property
     def status(self) -> Status:
-        """Names the first step at which a number is not finite, and the body whose joint it belongs to."""
+        """Names the first step at which a number is not finite, and the body whose joint it belongs to; or the first by which the
+        robot has more energy than its start, its fall and its actuators explain (see `flexor.solvers.energy`).
+
+        The energy is judged after a rollout of one robot by rigid-body physics under inputs `u` or none. It is not where other
+        sources of energy are possible: forces and wrenches of `Control`, policies, networks, learned solvers; nor in batches, in
+        compiled functions, and in what was read from a file.
+        """
         q, qd = np.asarray(self.q), np.asarray(self.qd)
         bad = ~np.isfinite(q).all(-1) | ~np.isfinite(qd).all(-1)
         if bad.ndim > 1:
             raise ValueError(f"`status` is that of one trajectory; index the batch of {bad.shape[:-1]} first.")
         if not bad.any():
-            return Status(True, "all steps are finite")
+            return self._energy_status(q, qd)
         step = int(np.argmax(bad))
         t = self.topology
         in_v, in_q = np.flatnonzero(~np.isfinite(qd[step])), np.flatnonzero(~np.isfinite(q[step]))
@@ -62,32 +73,33 @@ class Trajectory(eqx.Module):
         body, name = t.bodies[t.joints[joint].body], t.joints[joint].name
         return Status(False, f"step {step} is not finite, first at body '{body}' (joint '{name}')", step, body)
 
+    def _energy_status(self, q: np.ndarray, qd: np.ndarray) -> Status:
+        step = self.budget.first_excess(np.asarray(self.time), q, qd, np.asarray(self.u))
+        if step is None:
+            return Status(True, "all steps are finite")
+        change = np.abs(np.diff(qd[max(step - 1, 0) : step + 1], axis=0)).sum(0)
+        t = self.topology
+        body = t.bodies[t.joints[int(t.dof_joint[int(np.argmax(change))])].body]
+        text = f"by step {step} the robot has gained energy that nothing explains, most at body '{body}'; use a shorter time step"
+        return Status(False, text, step, body)
+
     def raise_if_bad(self) -> "Trajectory":
         """Itself, or a FloatingPointError with the status' sentence."""
         status = self.status
         if not status.ok:
-            raise FloatingPointError(f"the trajectory of '{self.topology.name}' left the finite numbers: {status.message}.")
+            raise FloatingPointError(f"the trajectory of '{self.topology.name}' diverged: {status.message}.")
         return self
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the trajectory to .h5, .csv or .npz by the file's ending, whole or not at all; returns the path."""
         path = Path(path)
         write = _choose(path, {".h5": _write_hdf5, ".hdf5": _write_hdf5, ".csv": _write_csv, ".npz": _write_numpy})
-        if not path.parent.is_dir():
-            raise FileNotFoundError(f"cannot write '{path}': the folder '{path.parent}' does not exist.")
-        handle, name = tempfile.mkstemp(dir=path.parent, suffix=path.suffix)
-        os.close(handle)
-        try:
-            write(self, Path(name))
-            os.replace(name, path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
+        write_with({path: lambda part: write(self, part)})
         return path
 
     @staticmethod
     def load(path: str | os.PathLike[str], model: Model) -> "Trajectory":
-        """Reads what `save` wrote, for the robot it was written for. CSV files hold time, q, qd and u, not the taps."""
+        """Reads what `save` wrote, for the robot it was written for."""
         path = Path(path)
         if not path.is_file():
             raise FileNotFoundError(f"there is no trajectory file '{path}'.")
@@ -95,12 +107,13 @@ class Trajectory(eqx.Module):
         try:
             arrays, taps = read(path, model.topology)
         except (OSError, KeyError, EOFError, BadZipFile, json.JSONDecodeError, ValueError) as error:
-            raise ValueError(f"'{path}' is not a whole trajectory of '{model.topology.name}': {error}") from error
+            raise ValueError(
+                f"'{path}' is not a trajectory of '{model.topology.name}', or it is corrupt: {error}"
+            ) from error
         _check_shapes(path, arrays, model)
-        as_array = {name: jnp.asarray(x, model.dtype) for name, x in arrays.items()}
-        return Trajectory(
-            **as_array, taps={n: jnp.asarray(x, model.dtype) for n, x in taps.items()}, final=None, topology=model.topology
-        )
+        time, q, qd, u = (jnp.asarray(arrays[name], model.dtype) for name in _FIELDS)
+        recorded = {name: jnp.asarray(x, model.dtype) for name, x in taps.items()}
+        return Trajectory(time, q, qd, u, recorded, None, model.topology)
 
 
 _FIELDS = ("time", "q", "qd", "u")
@@ -178,23 +191,45 @@ def _check_columns(found: list[str], wanted: list[str]) -> None:
 
 
 def _write_csv(trajectory: Trajectory, path: Path) -> None:
-    """One row for each state; the controls that led to it stand beside it, and are empty in the first row."""
-    columns = _columns(trajectory.topology)
-    with path.open("w", newline="") as file:
+    """One row for each state. Beside it stand the controls that led to it and the taps of that step, in columns such as
+    `tap.contact.friction_force.0.1`; both are empty in the first row."""
+    columns, taps = _columns(trajectory.topology), {k: np.asarray(x) for k, x in trajectory.taps.items()}
+    of_steps = [np.asarray(trajectory.u), *(x.reshape(len(x), -1) for x in taps.values())]
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
-        writer.writerow([c for group in columns.values() for c in group])
-        u = [[""] * len(columns["u"]), *np.asarray(trajectory.u).tolist()]
-        rows = zip(np.asarray(trajectory.time), np.asarray(trajectory.q), np.asarray(trajectory.qd), u, strict=True)
-        for time, q, qd, control in rows:
-            writer.writerow([repr(float(time)), *map(repr, q.tolist()), *map(repr, qd.tolist()), *control])
+        names = [c for group in columns.values() for c in group]
+        writer.writerow([*names, *(c for name, x in taps.items() for c in _tap_columns(name, x.shape[1:]))])
+        states = (np.asarray(x) for x in (trajectory.time[:, None], trajectory.q, trajectory.qd))
+        table, further = np.concatenate(list(states), axis=1).tolist(), np.concatenate(of_steps, axis=1).tolist()
+        empty = [""] * sum(x.shape[1] for x in of_steps)
+        for row, beside in zip(table, [empty, *further], strict=True):
+            writer.writerow([*map(repr, row), *beside])
+
+
+def _tap_columns(name: str, shape: tuple[int, ...]) -> list[str]:
+    return [".".join(["tap", name, *map(str, index)]) for index in np.ndindex(*shape)]
 
 
 def _read_csv(path: Path, topology: Topology) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
     columns = _columns(topology)
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8") as file:
         head, *rows = list(csv.reader(file))
-    _check_columns(head, [c for group in columns.values() for c in group])
+    own = [c for c in head if not c.startswith("tap.")]
+    _check_columns(own, [c for group in columns.values() for c in group])
     table = np.array([[float(x) if x else np.nan for x in row] for row in rows])
-    edges = np.cumsum([len(group) for group in columns.values()])[:-1]
-    time, q, qd, u = np.split(table, edges, axis=1)
-    return {"time": time[:, 0], "q": q, "qd": qd, "u": u[1:]}, {}
+    edges = np.cumsum([len(group) for group in columns.values()])
+    time, q, qd, u, taps = np.split(table, edges, axis=1)
+    return {"time": time[:, 0], "q": q, "qd": qd, "u": u[1:]}, _taps_of(head[len(own) :], taps[1:])
+
+
+def _taps_of(names: list[str], values: np.ndarray) -> dict[str, np.ndarray]:
+    """Taps out of their columns; the last index of a tap tells its shape."""
+    places: dict[str, list[tuple[int, ...]]] = {}
+    for column in names:
+        name, indices = re.fullmatch(r"tap\.(.+?)((?:\.\d+)*)", column).groups()  # type: ignore[union-attr]
+        places.setdefault(name, []).append(tuple(int(i) for i in indices.split(".")[1:]))
+    parts = np.split(values, np.cumsum([len(p) for p in places.values()])[:-1], axis=1) if places else []
+    return {
+        name: part.reshape(len(values), *(i + 1 for i in at[-1]))
+        for (name, at), part in zip(places.items(), parts, strict=True)
+    }

@@ -6,7 +6,7 @@ from jaxtyping import Array, Float
 
 from flexor.spatial.vector import matmul, skew
 
-_SYMMETRIC = np.array([[0, 3, 4], [3, 1, 5], [4, 5, 2]])
+_SYMMETRIC = np.array([[0, 3, 4], [3, 1, 5], [4, 5, 2]], np.int32)  # the type of an index in every precision
 
 
 def inertia_matrix(six: Float[Array, "... 6"]) -> Float[Array, "... 3 3"]:
@@ -35,5 +35,5 @@ def spatial_inertia(
     c = skew(com)
     m = mass[..., None, None]
     upper = jnp.concatenate([inertia - m * matmul(c, c), m * c], axis=-1)
-    lower = jnp.concatenate([-m * c, m * jnp.eye(3, dtype=com.dtype)], axis=-1)
+    lower = jnp.concatenate([-m * c, jnp.broadcast_to(jnp.eye(3, dtype=com.dtype), c.shape) * m], axis=-1)
     return jnp.concatenate([upper, lower], axis=-2)

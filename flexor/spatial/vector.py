@@ -8,25 +8,36 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
+def _aligned(a: Array, b: Array) -> tuple[Array, Array]:
+    """The two with equally many axes: leading ones of length one are added to the one that has fewer."""
+    more = a.ndim - b.ndim
+    if more > 0:
+        return a, jnp.expand_dims(b, tuple(range(more)))
+    return (jnp.expand_dims(a, tuple(range(-more))), b) if more else (a, b)
+
+
 def cross(a: Float[Array, "... 3"], b: Float[Array, "... 3"]) -> Float[Array, "... 3"]:
     """Vector product a x b."""
-    (a0, a1, a2), (b0, b1, b2) = jnp.split(a, 3, axis=-1), jnp.split(b, 3, axis=-1)
+    (a0, a1, a2), (b0, b1, b2) = (jnp.split(x, 3, axis=-1) for x in _aligned(a, b))
     return jnp.concatenate([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], axis=-1)
 
 
 def dot(a: Float[Array, "... n"], b: Float[Array, "... n"]) -> Float[Array, "..."]:
     """Scalar product over the last axis."""
+    a, b = _aligned(a, b)
     return jnp.sum(a * b, axis=-1)
 
 
 def matvec(A: Float[Array, "... m n"], x: Float[Array, "... n"]) -> Float[Array, "... m"]:
     """A x over leading axes, as products and sums: for small matrices a compiler fuses them, and it does not fuse a dot."""
-    return jnp.sum(A * x[..., None, :], axis=-1)
+    A, x = _aligned(A, x[..., None, :])
+    return jnp.sum(A * x, axis=-1)
 
 
 def matmul(A: Float[Array, "... m k"], B: Float[Array, "... k n"]) -> Float[Array, "... m n"]:
     """A B over leading axes, as products and sums."""
-    return jnp.sum(A[..., :, :, None] * B[..., None, :, :], axis=-2)
+    A, B = _aligned(A[..., :, :, None], B[..., None, :, :])
+    return jnp.sum(A * B, axis=-2)
 
 
 def skew(a: Float[Array, "... 3"]) -> Float[Array, "... 3 3"]:

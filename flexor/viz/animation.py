@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from flexor.files import write_text
 from flexor.model.model import Model
 from flexor.solvers.trajectory import Trajectory
 from flexor.viz.colours import SERIES
-from flexor.viz.scene import Actor, body_motion, bones, checked, contact_forces, extent, frame_indices, shapes
+from flexor.viz.framing import AZIMUTH, ELEVATION, MARGIN, boxes, floor_height, frame_motion
+from flexor.viz.scene import Actor, body_motion, checked, contact_forces, frame_indices, shapes
 
 _DIGITS = 4  # of a metre and of a unit quaternion: a tenth of a millimetre
 
@@ -37,19 +39,24 @@ def animate(actors: Actor | Sequence[Actor], *, frames_per_second: float = 50.0,
 
 
 def scene(actors: Sequence[Actor], frames_per_second: float) -> dict[str, Any]:
-    """The payload of the page: time of every frame in s, actors with shapes and poses, and the space they need."""
+    """The payload of the page: time of every frame in s, actors with shapes and poses, and what the camera looks at."""
     if not frames_per_second > 0:
         raise ValueError(f"`frames_per_second` must be positive, got {frames_per_second}.")
     times = [np.asarray(checked(a.trajectory).time, float) for a in actors]
     longest = max(times, key=lambda t: t[-1])
     rows = frame_indices(longest, frames_per_second)
     drawn = [_actor(a, longest[rows], i) for i, a in enumerate(actors)]
-    low = np.min([a.pop("low") for a in drawn], axis=0)
-    high = np.max([a.pop("high") for a in drawn], axis=0)
+    space = [a.pop("box") for a in drawn]
+    floors = [floor_height(a.model, *box) for a, box in zip(actors, space, strict=True)]
+    framing = frame_motion(space, None if None in floors else min(z for z in floors if z is not None))
+    still = not np.ptp(framing.centre, axis=0).any()
     return {
         "time": np.round(longest[rows], 5).tolist(),
-        "low": np.round(low, 3).tolist(),
-        "high": np.round(high, 3).tolist(),
+        "camera": {"azimuth": AZIMUTH, "elevation": ELEVATION, "margin": MARGIN},
+        "centre": np.round(framing.centre[:1] if still else framing.centre, 3).tolist(),
+        "half": np.round(framing.half, 4).tolist(),
+        "floor": framing.floor,
+        "square": framing.square,
         "actors": drawn,
     }
 
@@ -60,20 +67,19 @@ def _actor(actor: Actor, frames: np.ndarray, index: int) -> dict[str, Any]:
     time = np.asarray(trajectory.time, float)
     rows = np.clip(np.searchsorted(time, frames - 1e-9), 0, len(time) - 1)
     pos, quat = body_motion(model, trajectory.q[rows])
-    low, high = extent(model, pos)
+    drawn = shapes(model)
+    low, high = boxes(drawn, pos, quat)
     forces = contact_forces(model, trajectory, rows)
     mass = float(np.asarray(model.bodies.mass).sum())
     return {
         "label": actor.label,
         "colour": actor.colour or SERIES[index % len(SERIES)],
         "offset": list(actor.offset),
-        "shapes": shapes(model),
-        "bones": bones(model),
+        "shapes": drawn,
         "poses": np.round(np.concatenate([pos, quat], -1), _DIGITS).reshape(len(rows), -1).tolist(),
         "forces": None if forces is None else [_acting(f) for f in forces],
         "weight": mass * float(np.linalg.norm(np.asarray(model.gravity))),
-        "low": low + actor.offset,
-        "high": high + actor.offset,
+        "box": (low + actor.offset, high + actor.offset),
     }
 
 
@@ -99,7 +105,7 @@ def save_animation(path: str | os.PathLike[str], model: Model, trajectory: Traje
     name = escape(model.topology.name)
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{name}</title>'
     page = f'<!doctype html><html lang="en"><head>{head}{style()}</head><body class="alone">{body}{script()}</body></html>'
-    Path(path).write_text(page, encoding="utf-8")
+    write_text(Path(path), page)
     return Path(path)
 
 

@@ -7,7 +7,6 @@ import numpy as np
 from matplotlib.figure import Figure as Drawing
 
 from flexor.identify import Fit
-from flexor.solvers import HybridSolver
 from flexor.viz.colours import SERIES
 from flexor.viz.plots import styled
 from flexor.viz.report import AbstractBlock, Code, Figure, Interval, Report, Section, Table
@@ -54,10 +53,8 @@ def _lead(fit: Fit) -> str:
         if fit.held_out is not None
         else "On the segments it was trained on (none were held out)"
     )
-    noise = (
-        " in units of the noise" if fit.posterior is None or fit.posterior.freedom >= 10**6 else " in units of the motion"
-    )
-    return f"{text} {on}, the error of the prediction went from {first.weighted:.3g} to {judged.weighted:.3g}{noise}."
+    change = f"the error of the prediction went from {first.weighted:.3g} to {judged.weighted:.3g}"
+    return f"{text} {on}, {change} in units of the {fit.unit}."
 
 
 def _verb(message: str) -> str:
@@ -130,10 +127,9 @@ def _parameters(fit: Fit) -> list[Section]:
     if not fit.values:
         return []
     rows = [
-        [r["parameter"], r["start"], r["estimate"], _between(r["low"], r["high"]),
-         Interval(r["start"], r["low"], r["estimate"], r["high"])]
+        [r["parameter"], r["start"], r["estimate"], *between(r["start"], r["low"], r["estimate"], r["high"])]
         for r in fit.rows()
-    ]  # fmt: skip
+    ]
     text = (
         "Intervals hold the true value with a probability of 90 %, if the model is right. In the drawings the dot is the "
         "estimate, the bar its interval, the line across the value at the start; each has its own scale. SI units."
@@ -141,14 +137,17 @@ def _parameters(fit: Fit) -> list[Section]:
     return [Section("Parameters", text, [Table(["parameter", "start", "estimate", "90 % interval", ""], rows)])]
 
 
-def _between(low: float, high: float) -> str:
-    return f"{low:.4g} to {high:.4g}" if np.isfinite(low) and np.isfinite(high) else "not known"
+def between(start: float, low: float | None, estimate: float, high: float | None) -> tuple[str, Interval | str]:
+    """The interval in words and as a drawing."""
+    if low is None or high is None:
+        return "none", ""
+    return f"{low:.4g} to {high:.4g}", Interval(start, low, estimate, high)
 
 
 def _networks(fit: Fit) -> list[Section]:
-    if not isinstance(fit.sim.solver, HybridSolver):
+    augmentation = fit.sim.augmentation
+    if augmentation is None:
         return []
-    augmentation = fit.sim.solver.augmentation
     rows = [
         [e.output, ", ".join(e.inputs), f"{type(e.net).__name__}", type(e.mode).__name__, type(e.over).__name__]
         for e in augmentation.entries
@@ -160,7 +159,7 @@ def _networks(fit: Fit) -> list[Section]:
 def _unknown(fit: Fit) -> Section:
     blocks: list[AbstractBlock] = []
     if fit.posterior is None:
-        text = "No posterior was computed, so nothing can be said here."
+        text = "Nothing can be said here without intervals; the notes above say why there are none."
     elif fit.posterior.unidentifiable:
         found = [f"{s[0].upper()}{s[1:]}." for s in fit.posterior.sentences()]
         text = (
@@ -221,9 +220,10 @@ def history(fit: Fit) -> Drawing:
 
 
 def _files(fit: Fit, files: Sequence[str]) -> list[Section]:
-    robot = next((f for f in files if f.endswith((".xml", ".urdf"))), None)
-    if robot is None:
+    if "simulator" not in files:
         return []
-    lines = ["import flexor as fx", "", f'sim = fx.Simulator(fx.load("{robot}"), dt={float(fit.sim.dt):g})']
-    lines += [f'sim = sim.augment("{f}")' for f in files if f.endswith(".safetensors")]
-    return [Section("Use it", f"Beside this page: {', '.join(files)}.", [Code("\n".join(lines))])]
+    precise = fit.sim.dt.dtype == np.float64
+    lines = ["import jax", 'jax.config.update("jax_enable_x64", True)', ""] if precise else []
+    lines += ["import flexor as fx", "", 'sim = fx.open("simulator")', "trajectory = sim.rollout(sim.reset(), steps=100)"]
+    text = f"Beside this page: {', '.join(files)}. In its folder:"
+    return [Section("Use it", text, [Code("\n".join(lines))])]

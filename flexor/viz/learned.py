@@ -9,11 +9,11 @@ import jax
 import numpy as np
 from matplotlib.figure import Figure
 
-from flexor.model.files import write_whole
+from flexor.files import write_whole
 from flexor.nerd.artefact import Nerd
 from flexor.nerd.evaluation import Passive
-from flexor.nerd.recipe import Recipe
-from flexor.solvers import Simulator, Substeps, Trajectory
+from flexor.nerd.ranges import Ranges
+from flexor.solvers import Trajectory
 from flexor.viz.animation import animate, script, style
 from flexor.viz.colours import SERIES
 from flexor.viz.plots import styled
@@ -40,12 +40,11 @@ def growth(result: Passive, dt: float) -> Figure:
     return figure
 
 
-def pair(nerd: Nerd, recipe: Recipe, steps: int, seed: int = 0) -> tuple[Trajectory, Trajectory]:
-    """True and learned motion from one random state of the recipe, without controls."""
-    true = recipe.simulator()
-    true = Simulator(nerd.model, Substeps(true.solver, recipe.substeps), dt=nerd.dt)
-    learned = nerd.simulator()
-    q, qd = recipe.ranges.draw(nerd.model, jax.random.key(seed))
+def pair(nerd: Nerd, steps: int, seed: int = 0) -> tuple[Trajectory, Trajectory]:
+    """True and learned motion from one random state of those that were learned, without controls."""
+    true, learned = nerd.true_simulator(), nerd.simulator()
+    ranges = Ranges() if nerd.ranges is None else nerd.ranges
+    q, qd = ranges.draw(nerd.model, jax.random.key(seed))
     return true.rollout(true.reset(q, qd), steps=steps), learned.rollout(learned.reset(q, qd), steps=steps)
 
 

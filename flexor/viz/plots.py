@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,7 +41,7 @@ _STYLE: Any = {
     "ytick.color": _INK,
     "svg.fonttype": "none",
 }
-_TOO_MANY = 8  # curves that a legend can name
+_CURVES = len(SERIES)  # of one panel: a colour for each
 
 
 @contextmanager
@@ -79,53 +79,80 @@ def lines(
 
 
 def trajectory_figure(trajectory: Trajectory) -> Figure:
-    """Coordinates, velocities, controls and the recorded quantities over time, one panel for each kind."""
+    """Coordinates, velocities, controls and the recorded quantities over time, with a legend beside every panel.
+
+    A kind with more curves than there are colours is spread over several panels.
+    """
     time = np.asarray(trajectory.time, float)
-    panels = list(_panels(trajectory))
+    panels = [panel for kind in _panels(trajectory) for panel in _spread(*kind)]
+    longest = max(len(label) for _, _, labels, _ in panels for label in labels)
     with styled():
-        figure = Figure(figsize=(8.0, 0.4 + 2.1 * len(panels)), layout="constrained")
+        figure = Figure(figsize=(6.8 + 0.075 * longest, 0.5 + 1.75 * len(panels)), layout="constrained")
         all_axes = np.atleast_1d(figure.subplots(len(panels), 1, sharex=True))
         for axes, (title, unit, labels, values) in zip(all_axes, panels, strict=True):
             t = time if len(values) == len(time) else time[1:]
             for i, label in enumerate(labels):
                 axes.plot(t, values[:, i], label=label, color=SERIES[i % len(SERIES)], linewidth=1.2)
             _finish(axes, unit, title, log=False)
-            if len(labels) <= _TOO_MANY:
-                axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=7)
+            axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), fontsize=8)
         all_axes[-1].set_xlabel("time (s)")
     return figure
 
 
-def _panels(trajectory: Trajectory) -> Iterator[tuple[str, str, Sequence[str], np.ndarray]]:
-    """Title, unit, labels and values (time, n) of each panel of a trajectory."""
+Panel = tuple[str, str, Sequence[str], np.ndarray]
+"""Title, unit, labels and values (time, n)."""
+
+
+def _spread(title: str, unit: str, labels: Sequence[str], values: np.ndarray) -> Iterator[Panel]:
+    """The same curves in panels of about equal size, none with more than `_CURVES`."""
+    count = -(-len(labels) // _CURVES)
+    for i, rows in enumerate(np.array_split(np.arange(len(labels)), count)):
+        number = f" ({i + 1} of {count})" if count > 1 else ""
+        yield title + number, unit, [labels[r] for r in rows], values[:, rows]
+
+
+def _panels(trajectory: Trajectory) -> Iterator[Panel]:
+    """One panel for each kind of quantity, however many curves it has."""
     t = trajectory.topology
     q, qd, u = (np.asarray(x, float) for x in (trajectory.q, trajectory.qd, trajectory.u))
-    names = [t.q_name(i) for i in range(t.nq)]
-    for title, unit, rows in _coordinate_groups(t):
-        yield title, unit, [names[i] for i in rows], q[:, rows]
-    if t.nv:
-        yield "velocities", "rad/s, m/s", [t.dof_name(i) for i in range(t.nv)], qd
+    for names, values, starts, kinds in (
+        ([t.q_name(i) for i in range(t.nq)], q, t.q_start, _COORDINATES),
+        ([t.dof_name(i) for i in range(t.nv)], qd, t.v_start, _VELOCITIES),
+    ):
+        for (title, unit), rows in _groups(t, starts, kinds).items():
+            yield title, unit, [names[i] for i in rows], values[:, rows]
     if t.nu and np.any(u):
         yield "controls", "", [a.name for a in t.actuators], u
-    for name, values in trajectory.taps.items():
-        flat = np.asarray(values, float).reshape(len(values), -1)
+    for name, tapped in trajectory.taps.items():
+        flat = np.asarray(tapped, float).reshape(len(tapped), -1)
         if flat.shape[1]:
-            yield name, TAPS[name].unit, [f"{name}[{i}]" for i in range(flat.shape[1])], flat
+            yield name, TAPS[name].unit, [f"[{i}]" for i in range(flat.shape[1])], flat
 
 
-def _coordinate_groups(t: Topology) -> Iterator[tuple[str, str, list[int]]]:
-    """Positions of free joints, their and the ball joints' quaternions, and all angles and travels."""
+_Kinds = Mapping[str, Sequence[tuple[str, str, int]]]
+_COORDINATES: _Kinds = {
+    "free": [("position", "m", 3), ("orientation (quaternion)", "", 4)],
+    "ball": [("orientation (quaternion)", "", 4)],
+    "hinge": [("joint angles", "rad", 1)],
+    "slide": [("joint positions", "m", 1)],
+}
+_VELOCITIES: _Kinds = {
+    "free": [("velocity", "m/s", 3), ("angular velocity", "rad/s", 3)],
+    "ball": [("angular velocity", "rad/s", 3)],
+    "hinge": [("joint velocities", "rad/s", 1)],
+    "slide": [("joint velocities, slides", "m/s", 1)],
+}
+"""For each kind of joint: title and unit of the panels its numbers go to, and how many."""
+
+
+def _groups(t: Topology, starts: Iterable[int], kinds: _Kinds) -> dict[tuple[str, str], list[int]]:
+    """Columns of q or qd by title and unit of their panel."""
     groups: dict[tuple[str, str], list[int]] = {}
-    for joint, start in zip(t.joints, t.q_start, strict=True):
-        if joint.kind == "free":
-            groups.setdefault(("position", "m"), []).extend(range(start, start + 3))
-            groups.setdefault(("orientation (quaternion)", ""), []).extend(range(start + 3, start + 7))
-        elif joint.kind == "ball":
-            groups.setdefault(("orientation (quaternion)", ""), []).extend(range(start, start + 4))
-        else:
-            groups.setdefault(("joint coordinates", "rad, m"), []).append(int(start))
-    for (title, unit), rows in groups.items():
-        yield title, unit, rows
+    for joint, first in zip(t.joints, starts, strict=True):
+        for title, unit, count in kinds[joint.kind]:
+            groups.setdefault((title, unit), []).extend(range(int(first), int(first) + count))
+            first += count
+    return groups
 
 
 def _finish(axes: Axes, ylabel: str, title: str, log: bool) -> None:

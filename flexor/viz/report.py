@@ -12,6 +12,7 @@ from typing import Any
 
 import matplotlib.figure
 
+from flexor.files import write_text
 from flexor.viz.animation import animate, script, style
 from flexor.viz.plots import inline_svg
 from flexor.viz.scene import Actor
@@ -158,7 +159,7 @@ class Report:
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Writes the page; returns its path."""
         path = Path(path)
-        path.write_text(self.html(), encoding="utf-8")
+        write_text(path, self.html())
         return path
 
 

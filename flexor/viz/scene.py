@@ -58,7 +58,10 @@ def checked(trajectory: Trajectory) -> Trajectory:
 
 
 def shapes(model: Model) -> list[dict[str, Any]]:
-    """The collision shapes as plain data: kind, body, pose in the body, size, and for meshes vertices and hull triangles."""
+    """What is drawn, as plain data: the collision shapes, then `links` where a body has none.
+
+    Each has its kind, body, pose in the body and size; meshes have vertices and hull triangles.
+    """
     g = model.geoms
     found = []
     for i, geom in enumerate(model.topology.geoms):
@@ -74,7 +77,41 @@ def shapes(model: Model) -> list[dict[str, Any]]:
             vertices = np.asarray(g.vertices[geom.start : geom.stop], float)
             shape["vertices"], shape["faces"] = _rounded(vertices), hull_faces(vertices)
         found.append(shape)
-    return found
+    return found + links(model)
+
+
+def links(model: Model) -> list[dict[str, Any]]:
+    """Capsules that stand for links without shapes: from a body's origin to its children's, or through its centre of mass.
+
+    A link is drawn where its body or the next one has no shape of its own. Frames that carry neither a joint nor a shape, as
+    those of sensors, are left out.
+    """
+    t = model.topology
+    solid = {g.body for g in t.geoms if g.shape != "plane"}
+    drawn = solid | {j.body for j in t.joints}
+    for body in reversed(range(1, len(t.bodies))):
+        if body in drawn:
+            drawn.add(t.parents[body])
+    pos, com = np.asarray(model.bodies.pos, float), np.asarray(model.bodies.com, float)
+    inner = [(t.parents[b], pos[b]) for b in sorted(drawn) if t.parents[b] > 0 and not {b, t.parents[b]} <= solid]
+    tips = [b for b in sorted(drawn - {0}) if b not in solid and b not in {t.parents[c] for c in drawn - {0}}]
+    ends = [*inner, *((b, 2 * com[b]) for b in tips)]  # a uniform link reaches twice as far as its centre
+    longest = max((float(np.linalg.norm(end)) for _, end in ends), default=0.0)
+    return [_link(t.bodies[b], b, end, 0.1 * longest) for b, end in ends if np.linalg.norm(end) > 1e-3 * longest]
+
+
+def _link(name: str, body: int, end: np.ndarray, radius: float) -> dict[str, Any]:
+    """A capsule from the body's origin to `end`, not thicker than a quarter of its length."""
+    length = float(np.linalg.norm(end))
+    turn, _ = Rotation.align_vectors(end[None], [[0.0, 0.0, 1.0]])
+    pose = {"pos": _rounded(end / 2), "quat": _rounded(turn.as_quat(scalar_first=True))}
+    return {
+        "shape": "capsule",
+        "name": name,
+        "body": body,
+        **pose,
+        "size": _rounded([min(radius, length / 4), length / 2, 0]),
+    }
 
 
 def hull_faces(vertices: np.ndarray) -> list[list[int]]:
@@ -88,13 +125,6 @@ def hull_faces(vertices: np.ndarray) -> list[list[int]]:
         outward = np.cross(vertices[b] - vertices[a], vertices[c] - vertices[a]) @ plane[:3] > 0
         faces.append([int(a), int(b), int(c)] if outward else [int(a), int(c), int(b)])
     return faces
-
-
-def bones(model: Model) -> list[list[int]]:
-    """Body and parent of every body that has no shape of its own or no shape above it, to be joined by a line."""
-    t = model.topology
-    drawn = {g.body for g in t.geoms if g.shape != "plane"}
-    return [[b, p] for b, p in enumerate(t.parents) if p > 0 and not (b in drawn and p in drawn)]
 
 
 def contact_forces(model: Model, trajectory: Trajectory, rows: np.ndarray) -> np.ndarray | None:
@@ -119,24 +149,6 @@ def _contacts(model: Model, q: jax.Array) -> tuple[jax.Array, ...]:
         return (found.point_a + found.point_b) / 2, found.normal, *tangents(found.normal)
 
     return jax.vmap(one)(q)
-
-
-def extent(model: Model, pos: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Lowest and highest corner of the space in which the bodies move, with room for their shapes; planes do not count."""
-    reach = np.zeros(len(model.topology.bodies))
-    for i, geom in enumerate(model.topology.geoms):
-        if geom.shape == "plane":
-            continue
-        size = np.asarray(model.geoms.size[i], float)
-        if geom.shape == "mesh":
-            radius = np.linalg.norm(np.asarray(model.geoms.vertices[geom.start : geom.stop]), axis=-1).max()
-        else:
-            radius = {"sphere": size[0], "box": np.linalg.norm(size)}.get(geom.shape, size[0] + size[1])
-        reach[geom.body] = max(reach[geom.body], np.linalg.norm(np.asarray(model.geoms.pos[i])) + radius)
-    shown = np.arange(len(reach)) > 0
-    shown[0] = reach[0] > 0 or len(reach) == 1
-    low, high = pos - reach[:, None], pos + reach[:, None]
-    return low[:, shown].min((0, 1)), high[:, shown].max((0, 1))
 
 
 def _rounded(x: Any) -> Any:

@@ -3,7 +3,7 @@
 import ctypes.util
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -12,16 +12,20 @@ import mujoco
 import numpy as np
 from matplotlib.colors import to_rgba
 
+from flexor.files import write_with
 from flexor.model.model import Model
 from flexor.solvers.trajectory import Trajectory
 from flexor.viz.colours import SERIES
-from flexor.viz.scene import body_motion, checked, extent, frame_indices
+from flexor.viz.framing import AZIMUTH, ELEVATION, Framing, boxes, floor_height, frame_motion
+from flexor.viz.scene import body_motion, checked, frame_indices, shapes
 
 _INSTALL = (
     "MuJoCo found no graphics library to render with. On Debian or Ubuntu install one of "
     "`libegl1 libgl1 libgl1-mesa-dri` (then MUJOCO_GL=egl) or `libosmesa6` (then MUJOCO_GL=osmesa); on Fedora "
     "`mesa-libEGL mesa-dri-drivers` or `mesa-libOSMesa`. The animation of `save_animation` and of `--html` needs none."
 )
+_FIELD_OF_VIEW = 35.0  # degrees, from top to bottom
+_ENDLESS = (0.0, 0.0, 0.1)  # size of a plane
 _NO_ENCODER = 'MP4 needs an encoder: `pip install "flexor[video]"` (imageio-ffmpeg), or write a .gif instead.'
 
 
@@ -53,12 +57,13 @@ def save_video(
         raise FileNotFoundError(f"cannot write '{path}': the folder '{path.parent}' does not exist.")
     rows = frame_indices(np.asarray(checked(trajectory).time, float), frames_per_second)
     motions = [body_motion(model, t.q[rows]) for t in (trajectory, *([] if beside is None else [checked(beside)]))]
-    corners = [extent(model, pos) for pos, _ in motions]
-    low, high = np.min([c[0] for c in corners], axis=0), np.max([c[1] for c in corners], axis=0)
-    views = zip(*(_frames(model, *m, size, low, high, c) for m, c in zip(motions, SERIES, strict=False)), strict=True)
-    frames = (np.concatenate(images, axis=1) for images in views)
+    drawn = shapes(model)
+    space = [boxes(drawn, *motion) for motion in motions]
+    framing = frame_motion(space, floor_height(model, *space[0]))
+    views = zip(*(_frames(drawn, *m, size, framing, c) for m, c in zip(motions, SERIES, strict=False)), strict=True)
+    frames = _counted((np.concatenate(images, axis=1) for images in views), len(rows), progress)
     whole = (len(motions) * size[0], size[1])
-    writers[path.suffix](path, _counted(frames, len(rows), progress), frames_per_second, whole)
+    write_with({path: lambda part: writers[path.suffix](part, frames, frames_per_second, whole)})
     return path
 
 
@@ -70,66 +75,95 @@ def _counted(frames: Iterator[np.ndarray], total: int, progress: Callable[[int, 
 
 
 def puppet(
-    model: Model, low: np.ndarray, high: np.ndarray, size: tuple[int, int], colour: str = SERIES[0]
+    drawn: Sequence[dict[str, Any]], bodies: int, framing: Framing, size: tuple[int, int], colour: str = SERIES[0]
 ) -> mujoco.MjModel:
-    """A MuJoCo model of the robot's shapes alone: every body is a mocap body. Two corners of space are lit and seen."""
+    """A MuJoCo model of the shapes alone: every body is a mocap body. What the framing holds is lit and seen."""
     spec = mujoco.MjSpec()
-    spec.stat.center, spec.stat.extent = (low + high) / 2, max(0.1, float(np.linalg.norm(high - low)) / 2)
+    spec.stat.center, spec.stat.extent = framing.centre[0], framing.radius
     spec.visual.quality.shadowsize, spec.visual.map.shadowclip = 4096, 3.0
     spec.visual.global_.offwidth, spec.visual.global_.offheight = size
+    spec.visual.global_.fovy = _FIELD_OF_VIEW
     spec.visual.headlight.ambient, spec.visual.headlight.diffuse = [0.35] * 3, [0.45] * 3
     sky = {"builtin": mujoco.mjtBuiltin.mjBUILTIN_GRADIENT, "rgb1": [0.93, 0.95, 0.98], "rgb2": [0.72, 0.78, 0.86]}
     spec.add_texture(name="sky", type=mujoco.mjtTexture.mjTEXTURE_SKYBOX, width=64, height=64, **sky)
-    checker = {"builtin": mujoco.mjtBuiltin.mjBUILTIN_CHECKER, "rgb1": [0.78, 0.81, 0.85], "rgb2": [0.84, 0.87, 0.9]}
-    spec.add_texture(name="floor", type=mujoco.mjtTexture.mjTEXTURE_2D, width=256, height=256, **checker)
-    floor = spec.add_material(name="floor", texrepeat=[2, 2], texuniform=True)
-    floor.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "floor"
-    above = spec.stat.center + spec.stat.extent * np.array([-0.1, -0.15, 1.1])
+    _add_floor_material(spec, framing)
     kind = mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
-    spec.worldbody.add_light(pos=above, dir=[0.1, 0.15, -1], type=kind, diffuse=[0.4] * 3)
-    bodies = [spec.worldbody]
-    bodies += [spec.worldbody.add_body(name=f"body{i}", mocap=True) for i in range(1, len(model.topology.bodies))]
-    for i, geom in enumerate(model.topology.geoms):
-        _add_shape(spec, bodies[geom.body], model, i, colour)
+    spec.worldbody.add_light(pos=_above(framing, 0), dir=[0.1, 0.15, -1], type=kind, diffuse=[0.4] * 3)
+    if framing.floor is not None:
+        _add_grid(spec, framing)
+    of_body = [spec.worldbody, *(spec.worldbody.add_body(name=f"body{i}", mocap=True) for i in range(1, bodies))]
+    for i, shape in enumerate(drawn):
+        _add_shape(spec, of_body[shape["body"]], shape, f"mesh{i}", colour)
     return spec.compile()
 
 
-def _add_shape(spec: mujoco.MjSpec, body: Any, model: Model, i: int, colour: str) -> None:
-    geom, g = model.topology.geoms[i], model.geoms
-    kind = getattr(mujoco.mjtGeom, f"mjGEOM_{geom.shape.upper()}")
+def _add_floor_material(spec: mujoco.MjSpec, framing: Framing) -> None:
+    """The checkered material of planes."""
+    texture = {"type": mujoco.mjtTexture.mjTEXTURE_2D, "builtin": mujoco.mjtBuiltin.mjBUILTIN_CHECKER}
+    shades = {"rgb1": [0.72, 0.74, 0.78], "rgb2": [0.8, 0.82, 0.85]}
+    spec.add_texture(name="floor", width=256, height=256, **texture, **shades)
+    floor = spec.add_material(name="floor", texrepeat=[0.5 / framing.square] * 2, texuniform=True, emission=0.2)
+    floor.textures[mujoco.mjtTextureRole.mjTEXROLE_RGB] = "floor"
+
+
+def _add_grid(spec: mujoco.MjSpec, framing: Framing) -> None:
+    """Thin lines in place of a floor: they hide nothing that reaches below."""
+    square, reach = framing.square, 20
+    middle = square * np.round(framing.centre[0] / square)
+    middle[2] = framing.floor
+    for i in range(-reach, reach + 1):
+        for axis in (0, 1):
+            size = np.full(3, 0.001 * framing.radius)
+            size[axis] = reach * square
+            pos = middle.copy()
+            pos[1 - axis] += i * square
+            spec.worldbody.add_geom(type=mujoco.mjtGeom.mjGEOM_BOX, pos=pos, size=size, rgba=[0.6, 0.65, 0.7, 0.6])
+
+
+def _add_shape(spec: mujoco.MjSpec, body: Any, shape: dict[str, Any], mesh: str, colour: str) -> None:
+    kind = getattr(mujoco.mjtGeom, f"mjGEOM_{shape['shape'].upper()}")
     look: dict[str, Any] = {"rgba": to_rgba(colour)}
-    size = np.asarray(g.size[i], float)
-    if geom.shape == "plane":
-        look, size = {"material": "floor"}, np.array([0, 0, 0.1])
-    if geom.shape == "mesh":
-        vertices = np.asarray(g.vertices[geom.start : geom.stop], float)
+    size = shape["size"]
+    if shape["shape"] == "plane":
+        look, size = {"material": "floor"}, _ENDLESS
+    if shape["shape"] == "mesh":
+        if not shape["faces"]:
+            return  # a flat mesh has no hull to draw
         # MuJoCo moves a mesh to its own inertial frame and back, so that its pose stays the one given here
-        spec.add_mesh(name=f"mesh{i}", uservert=vertices.ravel(), inertia=mujoco.mjtMeshInertia.mjMESH_INERTIA_CONVEX)
-        look["meshname"] = f"mesh{i}"
-    body.add_geom(type=kind, pos=np.asarray(g.pos[i], float), quat=np.asarray(g.quat[i], float), size=size, **look)
+        inertia = mujoco.mjtMeshInertia.mjMESH_INERTIA_CONVEX
+        spec.add_mesh(name=mesh, uservert=np.ravel(shape["vertices"]), userface=np.ravel(shape["faces"]), inertia=inertia)
+        look["meshname"] = mesh
+    body.add_geom(type=kind, pos=shape["pos"], quat=shape["quat"], size=size, **look)
+
+
+def _above(framing: Framing, i: int) -> np.ndarray:
+    """Where the light of a frame is."""
+    return framing.centre[i] + framing.radius * np.array([-0.1, -0.15, 1.1])
 
 
 def _frames(
-    model: Model, pos: np.ndarray, quat: np.ndarray, size: tuple[int, int], low: np.ndarray, high: np.ndarray, colour: str
+    drawn: Sequence[dict[str, Any]], pos: np.ndarray, quat: np.ndarray, size: tuple[int, int], framing: Framing, colour: str
 ) -> Iterator[np.ndarray]:
-    """Images (height, width, 3) of the poses (frames, nbody, ...), of the space between two corners."""
-    m = puppet(model, low, high, size, colour)
+    """Images (height, width, 3) of the poses (frames, nbody, ...)."""
+    m = puppet(drawn, pos.shape[1], framing, size, colour)
     data = mujoco.MjData(m)
-    camera = _camera(low, high)
+    camera = _camera(framing, size)
     moved = m.body_mocapid[1:]
     with closing(_Screen(m, size)) as screen:
-        for p, q in zip(pos, quat, strict=True):
+        for i, (p, q) in enumerate(zip(pos, quat, strict=True)):
             data.mocap_pos[moved], data.mocap_quat[moved] = p[1:], q[1:]
+            camera.lookat, m.light_pos[0] = framing.centre[i], _above(framing, i)
             mujoco.mj_kinematics(m, data)
             mujoco.mj_camlight(m, data)
             yield screen.image(data, camera)
 
 
-def _camera(low: np.ndarray, high: np.ndarray) -> mujoco.MjvCamera:
+def _camera(framing: Framing, size: tuple[int, int]) -> mujoco.MjvCamera:
+    height = 2 * np.tan(np.deg2rad(_FIELD_OF_VIEW) / 2)
     camera = mujoco.MjvCamera()
-    camera.lookat = (low + high) / 2
-    camera.distance = 1.1 * max(0.1, float(np.linalg.norm(high - low)))
-    camera.azimuth, camera.elevation = 120, -15
+    camera.distance = framing.distance(height * size[0] / size[1], height)
+    # MuJoCo's angles are those of the direction in which the camera looks
+    camera.azimuth, camera.elevation = np.rad2deg(AZIMUTH) + 180, -np.rad2deg(ELEVATION)
     return camera
 
 

@@ -117,7 +117,7 @@ def test_selections_must_hit_and_not_overlap(pendulum):
 
 
 def test_a_solver_without_names_cannot_be_augmented(pendulum):
-    with pytest.raises(ValueError, match=r"MujocoSolver computes no quantities that have a name"):
+    with pytest.raises(ValueError, match=r"MujocoSolver computes no named quantities"):
         augmented(pendulum.with_solver(fx.MujocoSolver()), "joint.passive_force", ["joint.q"], MLP)
 
 

@@ -90,12 +90,12 @@ def test_files_that_are_not_whole_say_so(biped, hybrid, saved, tmp_path):
     path.with_suffix(".json").unlink()
     with pytest.raises(FileNotFoundError, match=r"there is no file '.*net.json'"):
         biped.augment(path)
-    texts = {"{": "is not whole", "[]": "is not whole", '{"format": "other"}': "it does not describe an augmentation"}
+    texts = {"{": "is corrupt", "[]": "is corrupt", '{"format": "other"}': "it does not describe an augmentation"}
     data = json.loads(saved.with_suffix(".json").read_text())
     texts[json.dumps({**data, "version": 99})] = "it has version 99, and this flexor reads up to 1"
-    texts[json.dumps({k: v for k, v in data.items() if k != "robot"})] = "is not whole: 'robot'"
+    texts[json.dumps({k: v for k, v in data.items() if k != "robot"})] = "is corrupt: 'robot'"
     net = {**data["blueprint"][0], "net": {"class": "LSTM"}}
-    texts[json.dumps({**data, "blueprint": [net]})] = "is not whole: 'LSTM'"
+    texts[json.dumps({**data, "blueprint": [net]})] = "is corrupt: 'LSTM'"
     texts[json.dumps({**data, "blueprint": data["blueprint"][1:]})] = "do not fit the blueprint beside them"
     for text, message in texts.items():
         path.with_suffix(".json").write_text(text)

@@ -131,7 +131,7 @@ def test_conservative_forces_do_no_work_around_a_loop():
     @jax.vmap
     def powers(seed):
         net = randomised(hybrid, seed, 0.4)
-        t = jnp.arange(96) * (2 * jnp.pi / 96)
+        t = jnp.arange(96.0) * (2 * jnp.pi / 96)
         return jax.vmap(lambda t: ask(net, joint_q=path(t), joint_passive_force=np.zeros(10)) @ velocity(t))(t)
 
     # the trapezoidal rule of a smooth periodic function converges faster than any power of the number of points

@@ -42,15 +42,15 @@ def test_fresh_networks_change_no_bit(robot, simd):
     model = fx.replace(fx.load(robot), {"joint.*.damping": 0.1})
     sim = fx.Simulator(model, dt=0.002, simd=simd)
     hybrid = sim.augment(every_kind(sim))
-    assert jax.tree.structure(hybrid.solver.known()) == jax.tree.structure(sim.solver)
+    assert jax.tree.structure(hybrid.solver.simplified()) == jax.tree.structure(sim.solver)
     start = sim.reset("tossed" if robot == "cube" else None, numbers(0, model.nv))
     if robot == "double_pendulum":
         same_bits(hybrid.rollout(start, steps=100), sim.rollout(start, steps=100))
     elif robot == "cube":
         same_bits(hybrid.step(start), sim.step(start))
     spoken = randomised(hybrid, 0)
-    assert spoken.solver.known() is not None
-    assert len(spoken.solver.known().augmentation.entries) >= len(hybrid.solver.augmentation.entries) - 1
+    assert spoken.solver.simplified() is not None
+    assert len(spoken.solver.simplified().augmentation.entries) >= len(hybrid.solver.augmentation.entries) - 1
 
 
 @pytest.mark.parametrize("simd", [True, False])
@@ -169,7 +169,7 @@ def test_augmentations_stack_and_move(trained):
     hybrid = trained[0]
     twice = augmented(hybrid, "joint.bias_force", ["joint.passive_force"], NET)
     assert isinstance(twice.solver.base, fx.HybridSolver)
-    assert jax.tree.structure(twice.solver.known()) == jax.tree.structure(hybrid.solver)
+    assert jax.tree.structure(twice.solver.simplified()) == jax.tree.structure(hybrid.solver)
     plain = simulator("pendulum", dtype=jnp.float32)
     again = plain.augment(hybrid.solver.augmentation)
     assert again.solver.augmentation.networks[0][0].layers[0].weight.dtype == jnp.float32

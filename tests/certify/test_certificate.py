@@ -22,8 +22,11 @@ HOPPER = """<mujoco model="hopper"><worldbody>
     <geom name="trunk" size="0.1" mass="2" contype="0"/>
     <body name="leg"><joint name="hip" axis="0 1 0" damping="0.1" stiffness="0.2" armature="0.01"/>
       <geom name="leg" type="capsule" size="0.03" fromto="0 0 0 0.1 0 -0.4" mass="1"/></body>
+    <body name="tail"><joint name="tail" axis="0 1 0"/>
+      <geom name="tail" size="0.05" pos="-0.3 0 0.1" mass="0.3" contype="0" conaffinity="0"/></body>
   </body>
-</worldbody><actuator><position name="servo" joint="hip" kp="3"/></actuator></mujoco>"""
+</worldbody><equality><joint name="swing" joint1="tail" joint2="hip" polycoef="0.1 -0.5 0.1 0.05 0.02"/></equality>
+<actuator><position name="servo" joint="hip" kp="3"/></actuator></mujoco>"""
 AIRBORNE = HOPPER.replace('<geom name="floor" type="plane" size="1 1 1" friction="0.7"/>', "")
 
 
@@ -60,9 +63,16 @@ def test_every_derivative_of_a_hopper_holds(certificate):
     wanted = {
         "position", "velocity", "control", "mass", "centre of mass", "joint frame, position", "joint axis", "damping",
         "stiffness", "armature", "friction", "contact stiffness", "CFM", "Baumgarte", "gravity", "actuator gain",
+        "equality coefficients", "equality CFM", "equality Baumgarte", "equality stiffness", "equality damping",
     }  # fmt: skip
     assert wanted <= kinds
-    assert {row.mode for row in certificate.rows} >= {*MODES, "bouncing ball", "colliding balls", "sliding block"}
+    assert {row.mode for row in certificate.rows} >= {
+        *MODES,
+        "bouncing ball",
+        "colliding balls",
+        "sliding block",
+        "geared wheels",
+    }
     assert {row.contact for row in certificate.rows} == {"NCP", "Penalty"}
     assert "all hold" in str(certificate)
 
@@ -99,3 +109,24 @@ def test_model_in_single_precision_is_certified_in_double():
     model = fx.load(HOPPER, dtype=jnp.float32)
     made = scenes(jax.tree.map(lambda x: jnp.asarray(x, jnp.float64), model), 0, 2e-3)
     assert made[0].q.dtype == jnp.float64
+
+
+@pytest.mark.parametrize(
+    ("mode", "touches", "slip", "instead"),
+    [
+        ("airborne", [0, 0, 0], 0.0, ""),
+        ("airborne", [0, 1, 0], 0.0, "touched something"),
+        ("touching", [0, 1, 1], 0.0, ""),
+        ("touching", [1, 1, 1], 0.0, "was in contact from the start"),
+        ("sliding", [1, 1, 1], 0.5, ""),
+        ("sliding", [1, 1, 1], 0.0, "did not slide"),
+        ("sliding", [0, 0, 0], 0.5, "touched nothing"),
+        ("sticking", [1, 1, 1], 0.0, ""),
+        ("sticking", [1, 1, 1], 0.5, "slid"),
+        ("lifting off", [1, 1, 0], 0.5, ""),
+        ("lifting off", [1, 1, 1], 0.5, "stayed in contact"),
+    ],
+)
+def test_what_a_rollout_did_instead_of_its_mode(mode, touches, slip, instead):
+    touches = np.array(touches, bool)[:, None]
+    assert certificate_module._instead(mode, touches, np.full(touches.shape, slip)) == instead

@@ -23,7 +23,7 @@ def test_quick_demo_agrees_and_writes_the_page(tmp_path, monkeypatch):
     assert text.count('class="flexor-animation"') == 3
     assert "Double pendulum" in text
     assert "A recording in, a simulator out" in text
-    assert "Synthetic: a synthetic recording, since the real one is not on this machine" in text
+    assert "Synthetic: a synthetic recording (FLEXOR_DATA names no folder with the real one)" in text
     assert "Double pendulum from a synthetic recording" in result.stdout
     assert "http" not in text
 
@@ -60,6 +60,12 @@ def test_stretches_start_where_the_recording_does():
     np.testing.assert_allclose(first.start[0], first.values[0], atol=1e-6)
     np.testing.assert_allclose(first.start[1], [5 * np.cos(5 * time[at]), -3 * np.sin(3 * time[at])], atol=1e-3)
     np.testing.assert_allclose(first.values + 2 * np.pi, run[at : at + 61])  # a turn was taken off
+
+
+def test_nothing_outside_the_package_is_looked_for(monkeypatch):
+    monkeypatch.delenv("FLEXOR_DATA", raising=False)
+    monkeypatch.setattr(demo_pendulum.Path, "is_file", lambda self: pytest.fail(f"looked for {self}"))
+    assert demo_pendulum._recording() is None
 
 
 def test_the_real_recording_is_named_where_it_is_present(tmp_path, monkeypatch):

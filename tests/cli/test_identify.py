@@ -79,8 +79,10 @@ def done(folder):
 
         patch.setattr(MODULE, "_keep", interrupted)
         first = identify(folder, status=130)
+        kept.clear()
+        elsewhere = identify(folder, status=130, words=["--out", str(folder / "some where"), "--fresh"])
         patch.setattr(MODULE, "_keep", keep)
-        return first, identify(folder)
+        return first, identify(folder), elsewhere
 
 
 def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(done):
@@ -88,6 +90,8 @@ def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(done):
     assert re.search(
         r"interrupted after 1 steps of the search, which are kept: `flexor identify .*arm\.toml` goes on", words
     )
+    words = " ".join(done[2].stderr.split())
+    assert re.search(r"`flexor identify \S*arm\.toml --out '\S*some where'` goes on from there", words)
 
 
 def test_the_same_command_goes_on_and_finishes(done, folder):
@@ -97,7 +101,9 @@ def test_the_same_command_goes_on_and_finishes(done, folder):
     assert "held out: error" in out
     written = {p.name for p in (folder / "result").iterdir()}
     robot = json.loads((folder / "result" / "fit.json").read_text())["robot"]
-    assert written == {"fit.json", f"{robot}.xml", f"{robot}.urdf", "report.html"}  # and no checkpoint
+    files = {"simulator", "fit.json", "fit.safetensors", f"{robot}.xml", f"{robot}.urdf", "report.html"}
+    assert written == files  # and no checkpoint
+    assert fx.Fit.load(folder / "result").sim.solver.contact is None
 
 
 def test_results_hold_the_truth(done, folder):
@@ -160,10 +166,12 @@ def test_networks_from_the_configuration(folder):
         ('robot = "pendulum"\n', "'arm.toml' lacks the key 'logs'; it needs robot, logs, free"),
         (CONFIG.replace("runs/*.csv", "walks/*.csv"), "'logs' names 'walks/*.csv', but there is no such file in"),
         (CONFIG.replace('["runs/c.csv"]', '["runs/*.csv"]'), "all of its logs are held out; none is left to learn from"),
-        (CONFIG.replace('"none"', '"glue"'), "'contact' must be one of ncp, penalty, none, got 'glue'"),
+        (CONFIG.replace('"none"', '"glue"'), "'contact' must be one of ncp, penalty, mixed, none, got 'glue'"),
+        (CONFIG.replace('"none"', '{ name = "ncp", depth = 3 }'), "the solver 'ncp' has no option 'depth'; it has iterations"),
+        (CONFIG + "units = { 'q.*' = 'gon' }\n", "the unit 'gon' of 'q.*' is unknown; there are rad, deg"),
         (CONFIG.replace("dt = 0.02", 'dt = "fast"'), "'dt' must be a number, got 'fast'"),
         (CONFIG.replace("robot/arm.xml", "robot/leg.xml"), "robot/leg.xml"),
-        (CONFIG.replace('"q.*" = 1e-3', '"p.*" = 1e-3'), "'noise' names 'p.*', but the logs have q.hinge, qd.hinge"),
+        (CONFIG.replace('"q.*" = 1e-3', '"p.*" = 1e-3'), "noise is given for 'p.*', but the columns are q.hinge, qd.hinge"),
         (CONFIG.replace('"body.link.mass",', '"body.link.weight",'), "no parameter of 'pendulum' matches 'body.link.weight'"),
         (CONFIG + "bounds = { '*.mass' = 3 }\n", "'bounds' of '*.mass' must be [low, high], got 3"),
         (CONFIG + "search = 'Magic'\n", "'search' needs a name among LevenbergMarquardt, BasinHopping, LBFGS, Adam, Pagmo"),
@@ -176,6 +184,16 @@ def test_networks_from_the_configuration(folder):
 )  # fmt: skip
 def test_sentences(folder, text, words):
     assert words in sentence(folder, text)
+
+
+def test_longest_delay_makes_room_for_delays(folder):
+    from flexor.cli.identify import _prepare
+
+    path = folder / "late.toml"
+    path.write_text('longest_delay = 0.06\nset = { "actuator.*.delay" = 0.05 }\n' + CONFIG.replace("set =", "prior ="))
+    model = _prepare(read_config(path))[0].model
+    assert [a.samples for a in model.topology.actuators] == [3]
+    np.testing.assert_allclose(model.actuators.delay, 0.05)
 
 
 def test_no_such_configuration(tmp_path):

@@ -10,9 +10,10 @@ import pytest
 from jax.extend.core import jaxprs_in_params
 
 import flexor as fx
-from flexor.contact import implicit, laws, ncp, sweep
+from flexor.contact import FreeStep, Instant, Loads, implicit, laws, rows, sweep
 from flexor.contact.contacts import contact_velocity
 from flexor.contact.detect import candidates
+from flexor.contact.problem import Bounded, Cones, Problem
 from flexor.dynamics import integrate
 from flexor.dynamics.crba import factor_inertia, solve_inertia
 from tests.contact.scenes import BLOCK, simulator
@@ -92,11 +93,12 @@ def test_laws_hold_when_converged(robot, dtype):
         M = fx.dynamics.crba(model, kin)
         free = qd - DT * solve_inertia(M, factor_inertia(M), fx.dynamics.bias_force(model, kin, qd))
         dt = jnp.asarray(DT, dtype)
-        u, _, out = contact.resolve(model, kin, contacts, q, qd, free, M, dt, contact.init(model, contacts))
+        step = FreeStep(Instant(model, kin, q, qd), free, M, dt)
+        u, _, out = contact.resolve(step, Loads(contacts=contacts), contact.init(model))
         J = fx.contact.contact_jacobian(model, kin, contacts)
         v = J @ u + contacts.pairs.cfm[:, None] * out.contact
         c = contacts.pairs
-        _, wanted = ncp.impact(contacts.distance, J[:, 0] @ qd, J[:, 0] @ free, dt, c.restitution, c.baumgarte, 1.0)
+        _, wanted = rows.impact(contacts.distance, J[:, 0] @ qd, J[:, 0] @ free, dt, c.restitution, c.baumgarte, 1.0)
         return out.contact, v[:, 0] - wanted, v[:, 1:], contacts.friction, out.residual
 
     batched = jax.jit(lambda q, qd: jax.lax.map(lambda s: laws(*s), (q, qd), batch_size=100))
@@ -190,12 +192,14 @@ def _sizes(jaxpr):
             yield from _sizes(inner)
 
 
+def _no_rows(nv, dtype=jnp.float64, batch=()):
+    none, J = jnp.zeros((*batch, 0), dtype), jnp.zeros((*batch, 0, nv), dtype)
+    return Bounded(J, J, none, none, none, none, none.astype(bool))
+
+
 def test_problem_without_contacts_or_rows_has_no_impulses():
-    empty = implicit.Problem(
-        jnp.ones(2), jnp.eye(2), jnp.eye(2), jnp.zeros((0, 3, 2)), jnp.zeros((0, 2, 3)), jnp.zeros(0), jnp.zeros(0), jnp.zeros(0),
-        jnp.zeros((0, 2)), jnp.zeros((0, 2)), jnp.zeros(0), jnp.zeros(0), jnp.zeros(0), jnp.zeros(0),
-        jnp.zeros(0, bool), jnp.zeros(0, bool),
-    )  # fmt: skip
+    cones = Cones(jnp.zeros((0, 3, 2)), jnp.zeros((0, 2, 3)), *(jnp.zeros(0),) * 3, jnp.zeros(0, bool))
+    empty = Problem(jnp.ones(2), jnp.eye(2), jnp.eye(2), cones, _no_rows(2))
     u, x, y, residual, count = implicit.solve_implicitly(5, 1e-9, empty, (jnp.zeros((0, 3)), jnp.zeros(0)))
     np.testing.assert_array_equal(u, empty.free)
     assert x.shape == (0, 3)
@@ -259,11 +263,10 @@ def _one_contact(friction, dtype, cfm=1e-3, seed=0):
     rng = np.random.default_rng(seed)
     J, M = rng.normal(size=(3, 5)), np.diag(rng.uniform(0.5, 2, 5))
     J, M, free = (jnp.asarray(z, dtype) for z in (J, M, rng.normal(size=5)))
-    none, idle = jnp.zeros(0, dtype), jnp.zeros((0, 5), dtype)
     own = (jnp.asarray([z], dtype) for z in (0.3 + (J @ free)[0], cfm, friction))
     Y = jnp.linalg.solve(M, J.T)[None]
-    return implicit.Problem(free, M, jnp.linalg.cholesky(M), J[None], Y, *own, idle, idle, none, none, none, none,
-                            jnp.ones(1, bool), jnp.zeros(0, bool))  # fmt: skip
+    cones = Cones(J[None], Y, *own, jnp.ones(1, bool))
+    return Problem(free, M, jnp.linalg.cholesky(M), cones, _no_rows(5, dtype))
 
 
 @pytest.mark.parametrize("dtype", [jnp.float64, jnp.float32])
@@ -278,7 +281,8 @@ def test_a_visit_without_over_relaxation_solves_the_normal_law_of_a_sliding_cont
     tolerance = 100 * float(jnp.finfo(dtype).eps)  # some dozens of sums of numbers of size one
     assert n > 0
     assert abs(float(jnp.linalg.norm(t) - 0.1 * n)) < tolerance
-    assert abs(float(p.J[0, 0] @ u + p.cfm[0] * n - p.wanted[0])) < tolerance
+    c = p.cones
+    assert abs(float(c.J[0, 0] @ u + c.cfm[0] * n - c.wanted[0])) < tolerance
 
 
 @pytest.mark.parametrize("friction", [0.0, 0.1, 5.0], ids=["smooth", "sliding", "sticking"])
@@ -334,17 +338,15 @@ def _wedged(count, dtype, seed=0):
     wanted = np.repeat(rng.choice([0.0, 0.005], (count, 1)), 2, axis=1)
     J, M, free, wanted = (jnp.asarray(z, dtype) for z in (J, M, free, wanted))
     Y = jnp.linalg.solve(M[:, None], J.swapaxes(2, 3))
-    rows, none = jnp.zeros((count, 0, 2), dtype), jnp.zeros((count, 0), dtype)
-    own, yes = jnp.ones((count, 2), dtype), jnp.ones((count, 2), bool)
-    return implicit.Problem(
-        free, M, jax.vmap(factor_inertia)(M), J, Y, wanted, 6.67e-5 * own, 0.5 * own, rows, rows, none, none, none, none, yes,
-        none.astype(bool),
-    )  # fmt: skip
+    own = jnp.ones((count, 2), dtype)
+    cones = Cones(J, Y, wanted, 6.67e-5 * own, 0.5 * own, own.astype(bool))
+    return Problem(free, M, jax.vmap(factor_inertia)(M), cones, _no_rows(2, dtype, (count,)))
 
 
 def _every_solution(p, k):
     """All solutions u of a planar problem: each contact open, sticking or sliding either way, kept where its laws hold."""
-    M, free, J, w, E, mu = (np.asarray(z[k], float) for z in (p.M, p.free, p.J[:, :, :2], p.wanted, p.cfm, p.friction))
+    c = p.cones
+    M, free, J, w, E, mu = (np.asarray(z[k], float) for z in (p.M, p.free, c.J[:, :, :2], c.wanted, c.cfm, c.friction))
     J = J.reshape(4, 2)
     response, at_rest = np.linalg.solve(M, J.T), J @ free
     found = []

@@ -91,7 +91,7 @@ def test_jacobians_are_derivatives_of_poses(model, at):
     def both(zero):
         kin = dyn.forward_kinematics(model, at.q)
         _, _, where = poses(zero)
-        frames = dyn.frame_jacobian(model, kin, bodies)
+        frames = dyn.body_jacobian(model, kin, bodies)
         return frames, dyn.point_jacobian(model, kin, bodies, where), jax.jacfwd(poses)(zero), dyn.body_poses(model, kin)[1]
 
     frames, points, (dpos, drot, dwhere), rot = both(jnp.zeros(model.nv))
@@ -99,7 +99,7 @@ def test_jacobians_are_derivatives_of_poses(model, at):
     close(points, dwhere)
     spin = jnp.einsum("bijv,bkj->bikv", drot, rot)
     close(frames[:, :3], jnp.stack([spin[:, 2, 1], spin[:, 0, 2], spin[:, 1, 0]], axis=1))
-    one = dyn.frame_jacobian(model, dyn.forward_kinematics(model, at.q), model.body("wrist"))
+    one = dyn.body_jacobian(model, dyn.forward_kinematics(model, at.q), model.body("wrist"))
     close(one, frames[model.body("wrist")])
 
 

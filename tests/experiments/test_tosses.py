@@ -143,6 +143,6 @@ def test_ratios_and_their_intervals(real):
 def test_a_solver_of_another_robot_and_another_rate_are_refused(real, flown):
     with pytest.raises(ValueError, match="is a solver of 'cartpole', and tosses are of the package's 'cube'"):
         real._fits(fx.nerd.load("cartpole"), Path("x"), flown)
-    with pytest.raises(ValueError, match=r"steps by 0\.00675676 s, and the tosses were recorded every 0\.02 s"):
+    with pytest.raises(ValueError, match=r"trained for steps of 0\.00675676 s, and the tosses were recorded every 0\.02 s"):
         real._fits(fx.nerd.load("cube"), Path("x"), dataclasses.replace(flown, dt=0.02))
     real._fits(fx.nerd.load("cube"), Path("x"), flown)

@@ -28,7 +28,8 @@ class Curve(Problem):
             empty, empty, np.zeros((runs, 1, 0)), np.zeros(time.shape, int), time, measured[..., None],
             np.full((*measured.shape, 1), 1 / sigma),
         )  # fmt: skip
-        sim = SimpleNamespace(model=SimpleNamespace(nv=d.shape[1] // 2), solver=None)
+        no_robot = SimpleNamespace(nq=0, nv=-1, samples=0)  # coordinates that are no integrals of velocities
+        sim = SimpleNamespace(model=SimpleNamespace(nv=d.shape[1] // 2, topology=no_robot), solver=None)
         apart = np.zeros(runs, bool) if held_out is None else np.asarray(held_out)
         self.y = y
         super().__init__(

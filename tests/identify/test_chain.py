@@ -95,7 +95,7 @@ def test_programs_share_the_kernel_of_the_chain(links, monkeypatch):
 def test_where_the_chain_does_not_apply(links):
     many = 100
     assert not chain.applies(links.sim, 1)
-    assert not chain.applies(links.sim.with_solver(fx.RigidSolver(contact=None, integrator=fx.RK4())), many)
+    assert not chain.applies(links.sim.with_solver(fx.RigidSolver(fx.Penalty(), fx.RK4())), many)
     assert not chain.applies(fx.Simulator(fx.load("cube"), simd=False), many)
 
 

@@ -49,7 +49,7 @@ def spoilt(row, column, value):
         (lambda: swing(time=TIME[::-1]), "times must grow from row to row; row 1 does not"),
         (lambda: swing(time=np.where(np.arange(101) == 9, np.nan, TIME)), "times must grow from row to row; row 9 does not"),
         (lambda: swing(columns=("q.hinge", "q.hinge")), "has a column twice: q.hinge"),
-        (lambda: swing(noise={"q.elbow": 1.0}), "noise is given for 'q.elbow', which is not a column"),
+        (lambda: swing(noise={"q.elbow": 1.0}), "noise is given for 'q.elbow', but the columns are q.hinge, qd.hinge"),
         (lambda: swing(noise={"q.hinge": 0.0}), "the noise of 'q.hinge' must be positive, got 0.0"),
         (lambda: swing(controls=np.zeros((50, 1))), "controls need a row for each of the 101 times (or 100), got (50, 1)"),
         (lambda: swing(controls=np.full((100, 1), np.nan)), "the controls of row 0 are not finite"),
@@ -190,8 +190,8 @@ def test_empty_cells_are_missing_numbers(pendulum, tmp_path):
         ),
         ("a.csv", "q.hinge\n0\n1\n", "'a.csv' has no column 'time'"),
         ("a.txt", "", "'a.txt' must end in .csv, .h5, .hdf5, .npz"),
-        ("a.h5", "rubbish", "'a.h5' is neither a whole trajectory nor a file of columns"),
-        ("a.npz", "rubbish", "'a.npz' is neither a whole trajectory nor a file of columns"),
+        ("a.h5", "rubbish", "'a.h5' is neither a trajectory of the robot nor a file of columns, or it is corrupt"),
+        ("a.npz", "rubbish", "'a.npz' is neither a trajectory of the robot nor a file of columns, or it is corrupt"),
     ],
 )
 def test_bad_files(pendulum, tmp_path, name, content, text):
@@ -210,3 +210,57 @@ def test_columns_of_unlike_length(pendulum, tmp_path):
 def test_no_such_file(pendulum, tmp_path):
     with pytest.raises(FileNotFoundError, match="there is no log file"):
         fx.Log.read(tmp_path / "none.csv", pendulum)
+
+
+LIMITED = """
+<mujoco model="limited"><worldbody><body name="arm"><joint name="hinge" axis="0 1 0" range="-90 90" limited="true"/>
+  <geom size="0.1" mass="1"/><body name="tool"><joint name="x" type="slide" axis="1 0 0" range="0 0.2" limited="true"/>
+  <geom size="0.1" mass="1"/></body></body></worldbody></mujoco>
+"""
+
+
+@pytest.fixture(scope="module")
+def limited():
+    return fx.load(LIMITED)
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "text"),
+    [
+        ("q.hinge", 60 * np.sin(3 * TIME), 'Is \'q.hinge\' in degrees? .*units={"q.hinge": "deg"}'),
+        ("q.x", 90 * np.sin(3 * TIME) ** 2, 'Is \'q.x\' in millimetres? .*units={"q.x": "mm"}'),
+        ("q.x", 1e4 * np.sin(3 * TIME) ** 2, "Is it in another unit, or of another joint?"),
+    ],
+)
+def test_coordinates_far_beyond_limits_are_refused(limited, column, values, text):
+    log = fx.Log(TIME, values[:, None], (column,))
+    with pytest.raises(ValueError, match=r"far beyond the joint's limits, .* pass check_units=False") as error:
+        check_against(log, limited)
+    for words in text.split(".*"):
+        assert words in str(error.value)
+    check_against(log, limited, units=False)
+
+
+def test_coordinates_a_little_beyond_limits_pass(limited):
+    """Stops are soft and encoders have offsets: by half a radian, or by as much as the whole range."""
+    check_against(fx.Log(TIME, np.stack([4.7 * np.sin(3 * TIME), 0.3 + 0 * TIME], axis=1), ("q.hinge", "q.x")), limited)
+
+
+def test_patterns_of_noise(pendulum, tmp_path):
+    path = _write(tmp_path / "run.csv", {"time": TIME, "q.hinge": SWING[:, 0], "qd.hinge": SWING[:, 1]})
+    assert fx.Log.read(path, pendulum, noise={"q*": 0.1, "qd.*": 0.2}).noise == {"q.hinge": 0.1, "qd.hinge": 0.2}
+    assert swing(noise={"q.*": 0.1, "qd.hinge": 0.2}).noise == {"q.hinge": 0.1, "qd.hinge": 0.2}
+    with pytest.raises(ValueError, match=r"noise is given for 'q.hindge', but the columns are q.hinge, qd.hinge"):
+        fx.Log.read(path, pendulum, noise={"q.hindge": 0.1})
+
+
+def test_units_are_converted(pendulum, tmp_path):
+    path = _write(tmp_path / "run.csv", {"time": 1e3 * TIME, "q.hinge": np.rad2deg(SWING[:, 0]), "qd.hinge": SWING[:, 1]})
+    log = fx.Log.read(path, pendulum, units={"q.*": "deg", "time": "ms"}, noise={"q.*": 1e-3})
+    np.testing.assert_allclose(log.values, SWING, rtol=0, atol=1e-15)
+    np.testing.assert_allclose(log.time, TIME, rtol=1e-15)
+    assert log.noise == {"q.hinge": 1e-3}
+    with pytest.raises(ValueError, match=r"the unit 'gon' of 'q.\*' is unknown; there are rad, deg"):
+        fx.Log.read(path, pendulum, units={"q.*": "gon"})
+    with pytest.raises(ValueError, match=r"`units` names 'p.\*', but the columns are time, q.hinge, qd.hinge"):
+        fx.Log.read(path, pendulum, units={"p.*": "deg"})

@@ -132,7 +132,7 @@ def test_an_infinite_start_is_said():
     problem = Curve(lambda x, d, t: jnp.log(-x["a"]) * t, {"a": (1.0, None)}, {"a": -2.0}, time=TIME)
     _, _, outcome = run(problem, fx.LevenbergMarquardt())
     assert not outcome.ok
-    assert "the simulation left the finite numbers at the start" in outcome.message
+    assert "the simulation diverges from the first parameters" in outcome.message
 
 
 def test_too_few_iterations_are_said(decaying):
@@ -155,7 +155,7 @@ def test_basin_hopping_escapes_where_a_local_search_is_stuck(waves):
     found, history, outcome = run(waves, fx.BasinHopping(starts=32, rounds=6))
     assert abs(frequency(waves, stuck) - 11.0) > 1.0
     assert frequency(waves, found) == pytest.approx(11.0, abs=0.02)
-    assert outcome.message.startswith("the data are met to their noise after")
+    assert outcome.message.startswith("the errors are down to the noise after")
     assert history == sorted(history, reverse=True)
 
 

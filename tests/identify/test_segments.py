@@ -93,7 +93,7 @@ def test_a_given_start_counts_for_the_first_segment(sim):
         (lambda: log(np.arange(11) * DT, controls=np.zeros((10, 2))), fx.Shooting(), "has 2 controls; 'pendulum' has 1"),
         (lambda: log(np.arange(11) * DT, start=([1.0, 2.0], [0.0])), fx.Shooting(), "must be (q, qd) of 1 and 1 numbers"),
         (lambda: fx.Log(np.arange(11) * DT, np.ones((11, 1)), ("qd.hinge",), np.zeros((10, 1))), fx.Shooting(),
-         "'log' does not measure 'q.hinge', so where it starts is not known: give `Log.start`"),
+         "'log' does not measure 'q.hinge', so its first state is unknown: give `Log.start`"),
         (lambda: fx.Log(np.arange(11) * DT, np.full((11, 1), np.nan), ("q.hinge",), np.zeros((10, 1)), missing=True),
          fx.Shooting(), "no row near 0 s measures all coordinates"),
     ],

@@ -181,3 +181,14 @@ def test_sentences(model, call, text):
     with pytest.raises((ValueError, KeyError)) as error:
         call(model)
     assert text in str(error.value.args[0])
+
+
+def test_what_charts_keep_positive_is_refused_when_negative():
+    """One list for both: a limit's stiffness cannot be negative in a search, nor by hand."""
+    model = fx.load("quadruped")
+    shapes = {name: np.shape(x) for name, x in fx.parameters(model).items() if np.size(x) == 1}
+    positive = {name.rsplit(".", 1)[1]: name for name in shapes if chart(name, 0.1).positive}
+    assert {"limit_stiffness", "limit_damping", "limit_cfm", "limit_baumgarte", "mass", "delay"} <= set(positive)
+    for name in positive.values():
+        with pytest.raises(ValueError, match=f"'{name}' must not be negative, got -1.0"):
+            fx.replace(model, {name: -1.0})

@@ -4,7 +4,7 @@ import mujoco
 import numpy as np
 import pytest
 
-from flexor.model.description import DescriptionError
+from flexor.model.description import DescriptionError, ModelWarning
 from flexor.model.frames import six_matrix
 from flexor.model.load import load
 from flexor.robots import bundled
@@ -135,7 +135,7 @@ REFUSED = {
     "polynomial": (one(joint='damping="1 0.1 0"'), "joint 'j'"),
     "ellipsoid": (one(geom='type="ellipsoid" size="0.1 0.1 0.1"').replace('size="0.1" mass', "mass"), "geom 'g'"),
     "tendon": (one(rest='<tendon><fixed name="t" stiffness="1"><joint joint="j" coef="1"/></fixed></tendon>'), "tendon 't'"),
-    "equality": (one(rest='<equality><joint name="e" joint1="j"/></equality>'), "equality constraint 'e'"),
+    "equality": (one(rest='<equality><connect name="e" body1="arm" anchor="0 0 0"/></equality>'), "equality constraint 'e'"),
     "actuator": (one(rest='<actuator><intvelocity name="u" joint="j" actrange="-1 1" kp="1"/></actuator>'), "actuator 'u'"),
     "anisotropic": (
         one(rest='<contact><pair geom1="floor" geom2="g" condim="3" friction="0.5 0.6 0 0 0"/></contact>'),
@@ -174,7 +174,6 @@ ACTUATORS = {
     '<motor name="u" tendon="t"/>': "acts on a tendon",
     '<motor name="u" joint="j" damping="1"/>': "damping or armature of its own",
     '<motor name="u" joint="j" armature="1"/>': "damping or armature of its own",
-    '<motor name="u" joint="j" delay="0.1" nsample="20"/>': "delay",
 }
 
 
@@ -217,13 +216,17 @@ def test_disabled_physics_is_left_out():
     assert not np.any(load(one(top=flag("gravity"))).gravity)
     assert float(load(one(top=flag("actuation"), rest=rest)).actuators.gain[0]) == 0
     np.testing.assert_array_equal(load(one(top=flag("clampctrl"), rest=rest)).actuators.ctrl_range, [[-np.inf, np.inf]])
-    load(one(top=flag("equality"), rest='<equality><joint name="e" joint1="j"/></equality>'))
+    rest = '<equality><joint name="e" joint1="j"/></equality>'
+    assert [e.name for e in load(one(rest=rest)).topology.equalities] == ["e"]
+    assert not load(one(top=flag("equality"), rest=rest)).topology.equalities
+    assert not load(one(rest=rest), ignore=["equality"]).topology.equalities
 
 
 def test_what_does_not_act_is_no_obstacle():
     tendon = '<tendon><fixed name="t"><joint joint="j" coef="1"/></fixed></tendon>'
     load(one(rest=tendon + '<sensor><tendonpos tendon="t"/></sensor>', geom='gap="0.01"'))
-    load(one(rest='<equality><joint name="e" joint1="j" active="false"/></equality>'))
+    inactive = load(one(rest='<equality><joint name="e" joint1="j" active="false"/></equality>'))
+    assert not inactive.topology.equalities
     load(one(geom='condim="4" contype="0" conaffinity="0" margin="1"'))
 
 
@@ -272,3 +275,16 @@ def test_floating_and_ground():
         load(one().replace('"floor"', '"ground"'), ground=True)
     with pytest.raises(DescriptionError, match="no shape that may collide"):
         load(free.replace('size="0.1"', 'size="0.1" contype="0" conaffinity="0"'), ground=True)
+
+
+def test_velocities_of_keyframes_are_not_lost_in_silence():
+    text = one(rest='<keyframe><key name="still" qpos="0.1"/><key name="thrown" qpos="0.1" qvel="2"/></keyframe>')
+    with pytest.warns(ModelWarning, match=r"keyframe 'thrown' has velocities.*`sim.reset\(name, qd\)`"):
+        assert load(text).topology.keyframes == ("still", "thrown")
+
+
+def test_dampers_of_every_degree_of_freedom_are_looked_at():
+    m = mujoco.MjModel.from_xml_string(one(kind="ball"))
+    m.dof_dampingpoly[2, 0] = 0.1
+    with pytest.raises(DescriptionError, match=r"joint 'j' has a non-linear damper, polynomial \[0.1"):
+        load(m)

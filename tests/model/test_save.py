@@ -121,7 +121,7 @@ def test_what_a_format_cannot_hold_is_named(tmp_path):
     with pytest.raises(ValueError, match=r"save writes .xml \(MJCF\) or .urdf files, not 'x.txt'"):
         save(load(ball), tmp_path / "x.txt")
     flat = replace(load("pendulum"), {"body.link.inertia": jnp.array([1.0, 1.0, 3.0, 0, 0, 0])})
-    with pytest.raises(DescriptionError, match=r"'pendulum' cannot be saved as x.xml: .*'link'"):
+    with pytest.raises(DescriptionError, match=r"'pendulum' cannot be saved as MJCF: .*'link'"):
         save(flat, tmp_path / "x.xml")
     assert not list(tmp_path.iterdir())
 

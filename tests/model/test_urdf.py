@@ -260,5 +260,3 @@ def test_doubtful_joints_are_warned_about_by_name():
         assert not model.topology.joints[0].limited
     with pytest.warns(ModelWarning, match="joint 'ab' has no <limit>"):
         load(robot(A, B, HINGE.replace(LIMIT, "")))
-    with pytest.warns(ModelWarning, match="opened as joints of their own: 'ab'"):
-        load(robot(A, B, HINGE.replace("</joint>", '<mimic joint="x"/></joint>')))

@@ -1,5 +1,6 @@
 """Data sets and training: whole files, resumed runs with the same bits, and sentences for what is wrong."""
 
+import equinox as eqx
 import h5py
 import jax
 import jax.numpy as jnp
@@ -7,8 +8,9 @@ import numpy as np
 import pytest
 
 import flexor as fx
-from flexor.nerd import Nerd, Planes, Ranges, Sizes, Training, data, evaluate_passive, read, sample, train
+from flexor.nerd import NoBase, Planes, Ranges, Sizes, Training, data, evaluate_passive, read, sample, train
 from flexor.nerd.frames import Frames
+from flexor.nerd.training import kept_steps
 
 SMALL = Sizes(layers=1, width=16, heads=2, history=4)
 QUICK = Training(steps=6, batch=8, window=6, every=2)
@@ -17,7 +19,7 @@ ARRAYS = ("states", "next_states", "joint_acts", "root_body_q", "gravity_dir", "
 
 def everything(sim):
     """Nothing touches a pendulum: all of its dynamics is learned."""
-    return Frames(sim.model.topology, float(sim.dt), base="none")
+    return Frames(sim.model.topology, float(sim.dt), base=NoBase())
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -29,12 +31,12 @@ def small_chunks():
 
 @pytest.fixture(scope="module")
 def sim():
-    return fx.Simulator(fx.load("pendulum"), fx.RigidSolver(contact=None), dt=1 / 60)
+    return fx.Simulator(fx.load("pendulum"), fx.Substeps(fx.RigidSolver(contact=None), 2), dt=1 / 60)
 
 
 @pytest.fixture(scope="module")
 def path(sim, tmp_path_factory):
-    return sample(sim, Ranges(), 200, tmp_path_factory.mktemp("data") / "pendulum.h5", length=10, substeps=2, seed=3)
+    return sample(sim, Ranges(), 200, tmp_path_factory.mktemp("data") / "pendulum.h5", length=10, seed=3)
 
 
 def test_a_data_set_holds_what_the_simulator_does(sim, path):
@@ -46,7 +48,7 @@ def test_a_data_set_holds_what_the_simulator_does(sim, path):
     assert attrs["mode"] == "trajectory"
     assert attrs["total_transitions"] == 200
     assert {"robot", "model", "ranges", "seed", "hash", "dropped", "jax"} <= set(attrs)
-    truth = sim.with_solver(fx.Substeps(sim.solver, 2))
+    truth = sim
     s = found.scene
     for i, k in ((0, 0), (7, 4)):
         control = fx.Control(tau=jnp.asarray(s.torque[i, k]))
@@ -66,12 +68,12 @@ def test_an_interrupted_sampling_goes_on_to_the_same_bits(sim, path, tmp_path):
 
     again = tmp_path / "again.h5"
     with pytest.raises(Stop):
-        sample(sim, Ranges(), 200, again, length=10, substeps=2, seed=3, progress=stop)
+        sample(sim, Ranges(), 200, again, length=10, seed=3, progress=stop)
     with pytest.raises(FileNotFoundError, match=r"unfinished 'again\.h5\.part'"):
         read(again, sim.model)
-    with pytest.raises(ValueError, match="begun with another seed"):
-        sample(sim, Ranges(), 200, again, length=10, substeps=2, seed=4)
-    sample(sim, Ranges(), 200, again, length=10, substeps=2, seed=3)
+    with pytest.raises(ValueError, match="started with another seed"):
+        sample(sim, Ranges(), 200, again, length=10, seed=4)
+    sample(sim, Ranges(), 200, again, length=10, seed=3)
     with h5py.File(path) as a, h5py.File(again) as b:
         for name in a["data"]:
             assert np.array_equal(a["data"][name], b["data"][name])
@@ -98,7 +100,7 @@ def test_bad_requests_and_files(sim, path, tmp_path):
         read(path, fx.load("cube"))
     broken = tmp_path / "broken.h5"
     broken.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(ValueError, match="not a whole data set"):
+    with pytest.raises(ValueError, match="no data set, or a corrupt one"):
         read(broken, sim.model)
     with pytest.raises(FloatingPointError, match="nearly all trajectories of 'pendulum' diverge"):
         sample(sim, Ranges(qd={"*": (1e6, 1e6)}), 10, tmp_path / "wild.h5", length=2)
@@ -106,7 +108,7 @@ def test_bad_requests_and_files(sim, path, tmp_path):
 
 def test_training_is_reproducible_and_resumes_to_the_same_weights(sim, path, tmp_path):
     found = read(path, sim.model)
-    whole, history = train(sim.model, found, sizes=SMALL, frames=everything(sim), options=QUICK)
+    whole = train(sim, found, sizes=SMALL, frames=everything(sim), options=QUICK)
 
     class Stop(Exception):
         pass
@@ -116,30 +118,29 @@ def test_training_is_reproducible_and_resumes_to_the_same_weights(sim, path, tmp
             raise Stop
 
     with pytest.raises(Stop):
-        train(sim.model, found, sizes=SMALL, frames=everything(sim), options=QUICK, out=tmp_path, progress=stop)
-    resumed, again = train(sim.model, found, sizes=SMALL, frames=everything(sim), options=QUICK, out=tmp_path)
-    assert history == again
-    for a, b in zip(jax.tree.leaves(whole), jax.tree.leaves(resumed), strict=True):
+        train(sim, found, sizes=SMALL, frames=everything(sim), options=QUICK, out=tmp_path, progress=stop)
+    resumed = train(sim, found, sizes=SMALL, frames=everything(sim), options=QUICK, out=tmp_path)
+    assert whole.card["history"] == resumed.card["history"]
+    for a, b in zip(jax.tree.leaves(whole.network), jax.tree.leaves(resumed.network), strict=True):
         assert np.array_equal(a, b)
     assert (tmp_path / "history.csv").read_text().count("\n") == 4
+    with pytest.raises(ValueError, match=r"the data set has steps of 0\.0166667 s, and the network is to step by 0\.02 s"):
+        train(sim, found, sizes=SMALL, frames=Frames(sim.model.topology, 0.02, base=NoBase()), options=QUICK)
     with pytest.raises(ValueError, match="belongs to another training run"):
-        train(
-            sim.model, found, sizes=SMALL, frames=everything(sim), options=Training(steps=8, batch=8, window=6), out=tmp_path
-        )
+        train(sim, found, sizes=SMALL, frames=everything(sim), options=Training(steps=8, batch=8, window=6), out=tmp_path)
     with pytest.raises(ValueError, match="windows of 20 steps do not fit into trajectories of 10"):
-        train(sim.model, found, sizes=SMALL, frames=everything(sim))
+        train(sim, found, sizes=SMALL, frames=everything(sim))
 
 
 def test_a_robot_that_touches_nothing_has_nothing_to_teach_beyond_its_base_step(sim, path):
     with pytest.raises(ValueError, match="nothing in the data set touches anything"):
-        train(sim.model, read(path, sim.model), sizes=SMALL, options=QUICK)
+        train(sim, read(path, sim.model), sizes=SMALL, options=QUICK)
 
 
 def test_passive_motion_is_judged_against_the_truth(sim, path):
     found = read(path, sim.model)
-    network, _ = train(sim.model, found, sizes=SMALL, frames=everything(sim), options=QUICK)
-    nerd = Nerd(sim.model, network, everything(sim))
-    result = evaluate_passive(nerd, sim.solver, Ranges(control=0.0), substeps=2, steps=8, rollouts=4)
+    nerd = train(sim, found, sizes=SMALL, frames=everything(sim), options=QUICK)
+    result = evaluate_passive(nerd, steps=8, rollouts=4)
     rows = result.rows((4, 8, 100))
     assert [r["steps"] for r in rows] == [4, 8]
     assert rows[1]["hinges mean, rad"] > rows[0]["hinges mean, rad"] > 0
@@ -150,3 +151,28 @@ def test_passive_motion_is_judged_against_the_truth(sim, path):
     assert errors(nerd.frames, np.zeros((1, 3, 1)), same).diverged.all()
     exact = errors(nerd.frames, np.full((1, 3, 1), np.pi), np.full((1, 3, 1), -np.pi))
     assert exact.hinges.max() == pytest.approx(0, abs=1e-6)  # half a turn either way is the same
+
+
+def test_ctrl_c_keeps_the_steps_that_are_done(sim, path, tmp_path):
+    """Before the first checkpoint is due, and while a network is judged: nothing but that one step is made again."""
+    how = Training(steps=6, batch=8, window=6, every=3)
+    whole = train(sim, path, sizes=SMALL, frames=everything(sim), options=how)
+
+    def stop(done, total, loss):
+        if done == 2:
+            raise KeyboardInterrupt
+
+    def interrupted(network):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(sim, path, sizes=SMALL, frames=everything(sim), options=how, out=tmp_path, progress=stop)
+    assert kept_steps(tmp_path) == 2
+    assert not (tmp_path / "history.csv").exists()
+    with pytest.raises(KeyboardInterrupt):
+        train(sim, path, sizes=SMALL, frames=everything(sim), options=how, out=tmp_path, judge=interrupted)
+    assert kept_steps(tmp_path) == 2
+    resumed = train(sim, path, sizes=SMALL, frames=everything(sim), options=how, out=tmp_path)
+    assert eqx.tree_equal(resumed.network, whole.network)
+    assert resumed.card["history"] == whole.card["history"]
+    assert kept_steps(tmp_path / "elsewhere") is None

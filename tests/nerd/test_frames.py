@@ -10,7 +10,7 @@ import flexor as fx
 from flexor.contact import contact_jacobian, detect
 from flexor.dynamics import forward_kinematics
 from flexor.model.model import as_control
-from flexor.nerd.base import acting
+from flexor.nerd.base import CoarseContact, FreeFlight, NoBase, acting_share
 from flexor.nerd.frames import Frames
 from flexor.nerd.network import Norms, Sizes, Transformer
 from flexor.nerd.ranges import Ranges
@@ -57,11 +57,11 @@ def test_decode_undoes_target(model):
     assert np.abs(back_qd - new_qd).max() < 1e-12
 
 
-@pytest.mark.parametrize(("base", "dtype"), [("free", jnp.float32), ("coarse", jnp.float64)])
+@pytest.mark.parametrize(("base", "dtype"), [(FreeFlight(8), jnp.float32), (CoarseContact(8), jnp.float64)])
 def test_flight_is_exact_whatever_the_weights(base, dtype):
     model = fx.load("cube").astype(dtype)
     q, qd = model.reference.at[2].set(5.0), jnp.linspace(-1.0, 1.0, model.nv, dtype=dtype)
-    frames = Frames(model.topology, 1 / 60, base=base, substeps=8)
+    frames = Frames(model.topology, 1 / 60, base=base)
     n, m = len(frames.labels), frames.outputs
     norms = Norms(jnp.zeros(n), jnp.ones(n), jnp.ones(m), jnp.ones(m))
     keys = jax.random.split(jax.random.key(0), 1)
@@ -78,7 +78,7 @@ def test_contacts_are_foreseen_exactly_over_a_plane():
     """A capsule's ends and a box's corners after a step, found from the step before, as detection finds them there."""
     for name in ("double_pendulum_contact", "cube"):
         model = fx.load(name).astype(jnp.float64)
-        frames = Frames(model.topology, 1 / 60, base="free", substeps=4)
+        frames = Frames(model.topology, 1 / 60, base=FreeFlight(4))
         q, qd = states(model, 20)
 
         @fx.simd.vmap
@@ -103,7 +103,7 @@ BALLS = """<mujoco model="ball"><worldbody><geom name="floor" type="plane" size=
 def test_a_coarse_step_stops_a_ball_on_the_floor_and_only_one_that_reaches_it(height):
     """At 2 m/s a ball falls 33 mm and a little in a step: from 39 mm above the floor it flies on, else it comes to lie on it."""
     model = fx.load(BALLS).astype(jnp.float64)
-    frames = Frames(model.topology, 1 / 60, substeps=8)
+    frames = Frames(model.topology, 1 / 60, base=CoarseContact(8))
     q, qd = model.reference.at[2].set(height), jnp.zeros(6).at[2].set(-2.0)
     ahead = fx.simd.jit(lambda q, qd: frames.foresee(model, frames.observe(model, q, qd, as_control(model, None))))(q, qd)
     falls = 2.0 / 60 + 9.81 / 2 / 60**2 * (1 + 1 / 8)  # semi-implicit Euler falls by g dt h / 2 more
@@ -116,9 +116,9 @@ def test_a_coarse_step_stops_a_ball_on_the_floor_and_only_one_that_reaches_it(he
         assert float(ahead.q[2]) == pytest.approx(0.1, abs=1e-4)
 
 
-def test_contact_acts_when_it_is_met_or_all_the_time():
+def test_contact_acts_at_the_impact_or_all_the_time():
     def share(now, later):
-        return float(acting(jnp.asarray(now), jnp.asarray(later), 0.01, 9.81))
+        return float(acting_share(jnp.asarray(now), jnp.asarray(later), 0.01, 9.81))
 
     assert share([0.2], [0.1]) == 0.5  # nothing touches
     assert share([0.0], [-1e-9]) == pytest.approx(0.5, rel=1e-4)  # it rests
@@ -128,7 +128,7 @@ def test_contact_acts_when_it_is_met_or_all_the_time():
 
 def test_every_input_has_its_name(model):
     frames = Frames(model.topology, 1 / 60)
-    assert set(Frames(model.topology, 1 / 60, base="none").labels) < set(frames.labels)
+    assert set(Frames(model.topology, 1 / 60, base=NoBase()).labels) < set(frames.labels)
     x = eqx.filter_eval_shape(lambda m: frames.encode(m, m.reference, jnp.zeros(m.nv), as_control(m, None)), model)
     assert x.shape == (len(frames.labels),) == (len(set(frames.labels)),)
 

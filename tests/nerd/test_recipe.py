@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib import resources
 
+import equinox as eqx
 import h5py
 import jax
 import numpy as np
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 
 import flexor as fx
 from flexor.cli.app import app
-from flexor.nerd import Recipe, data, read, sample
+from flexor.nerd import Recipe, data, read, sample, training
 
 RUNNER = CliRunner()
 PRETRAINED = ("ant", "cartpole", "cube", "double_pendulum_contact")
@@ -74,12 +75,120 @@ def test_from_a_recipe_to_a_judged_solver(tmp_path):
     assert "true physics" in (tmp_path / "pair.html").read_text()
 
 
+ARM = """<mujoco model="arm of mine"><worldbody><body><joint name="swing" axis="0 1 0" damping=".1"/>
+<inertial pos="0 0 -.3" mass="1" diaginertia=".01 .01 .01"/></body></worldbody></mujoco>"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    """A recipe for a robot in a file beside it, sampled."""
+    (tmp_path / "arm.xml").write_text(ARM)
+    config = tmp_path / "swing.toml"
+    config.write_text(TOML.replace('"pendulum"', '"arm.xml"'))
+    invoke("sample", config, "--out", tmp_path / "made")
+    return config
+
+
+def test_a_robot_from_a_file_is_evaluated_even_where_the_file_is_gone(own, tmp_path):
+    folder = tmp_path / "made"
+    invoke("train", own, "--out", folder)
+    words = ("evaluate", folder / "swing.safetensors", "--steps", 5, "--rollouts", 4)
+    (tmp_path / "arm.xml").rename(tmp_path / "moved.xml")
+    before = invoke(*words)
+    assert "4 rollouts" in before
+    heavy = tmp_path / "heavy.xml"
+    heavy.write_text(ARM.replace('damping=".1"', 'damping="2"'))
+    assert invoke(*words, "--robot", heavy) != before
+    assert "joints or contacts are not those of 'cartpole'" in invoke(*words, "--robot", "cartpole", status=2)
+    card = json.loads((folder / "swing.json").read_text())
+    for new in ("truth", "ranges", "model hash"):  # as version 1 wrote it
+        del card[new]
+    card |= {"version": 1, "model": "0"}
+    (folder / "swing.json").write_text(json.dumps(card))
+    told = invoke(*words, status=2)
+    assert "arm.xml', which is not there" in told
+    assert "`--robot FILE`" in told
+    assert invoke(*words, "--robot", tmp_path / "moved.xml") == before
+    (tmp_path / "moved.xml").rename(tmp_path / "arm.xml")
+    assert invoke(*words) == before  # by the path in the card
+
+
+def test_recipes_and_python_are_one_way(own, tmp_path):
+    recipe, path = Recipe.read(own), tmp_path / "made" / "swing.h5"
+    sim = fx.Simulator(fx.load(tmp_path / "arm.xml"), fx.solver("none"), dt=0.05)
+    frames = fx.nerd.Frames(sim.model.topology, 0.05, base=fx.nerd.NoBase())
+    ranges = fx.nerd.Ranges(control=0.0)
+    again = sample(sim, ranges, 400, tmp_path / "again.h5", length=10)
+    assert data.facts(again)["hash"] == data.facts(path)["hash"]
+    by_hand = fx.nerd.train(sim, again, sizes=recipe.sizes, options=recipe.training, frames=frames)
+    by_recipe = recipe.train(path)
+    assert eqx.tree_equal(by_hand.network, by_recipe.network)
+    assert by_hand.frames == by_recipe.frames
+    assert by_hand.ranges == by_recipe.ranges == ranges
+    assert by_hand.truth == by_recipe.truth
+    assert by_recipe.card["data"] == by_hand.card["data"]
+    assert {**by_recipe.card, "minutes of training": 0} == {
+        "recipe": recipe.table(),
+        **by_hand.card,
+        "minutes of training": 0,
+    }
+    opened = fx.nerd.load(by_hand.save(tmp_path / "hand.safetensors"))
+    errors = [fx.nerd.evaluate_passive(n, steps=5, rollouts=4).hinges for n in (opened, by_recipe)]
+    assert np.array_equal(*errors)
+
+
+INTERRUPTED = """
+import os, signal, sys
+from flexor.cli import console
+from flexor.cli.app import main
+from flexor.nerd import recipe
+
+real = recipe.train
+
+def train(*args, progress, **options):
+    def report(done, total, loss):
+        progress(done, total, loss)
+        if done == 3:
+            os.kill(os.getpid(), signal.SIGINT)
+    return real(*args, progress=report, **options)
+
+recipe.train = train
+main()
+"""
+
+
+def test_ctrl_c_before_the_first_checkpoint_loses_nothing_and_says_so(own, tmp_path):
+    """The signal itself, in a process of its own; that it resumes to the same bits is tested with training."""
+    own.write_text(own.read_text().replace("steps = 4", "steps = 8").replace("every = 2", "every = 8"))
+    command = [sys.executable, "-c", INTERRUPTED, "nerd", "train", str(own), "--out", str(tmp_path / "made")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 130, done.stderr
+    assert "has 3 steps, and the same command resumes there" in " ".join(done.stderr.split())
+    assert training.kept_steps(tmp_path / "made" / "swing") == 3
+    assert "held_out" in invoke("train", own, "--out", tmp_path / "made")
+    assert fx.nerd.load(tmp_path / "made" / "swing.safetensors").card["metrics"]["step"] == 8
+
+
+def test_ctrl_c_before_the_first_step_says_that_there_is_nothing(own, tmp_path, monkeypatch):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "examples", interrupted)
+    told = invoke("train", own, "--out", tmp_path / "made", status=130)
+    assert "interrupted before the first step; there is no checkpoint in" in told
+    monkeypatch.setattr(data, "_maker", lambda *args: interrupted)
+    own.write_text(own.read_text().replace("transitions = 400", "transitions = 500"))
+    (tmp_path / "made" / "swing.h5").unlink()
+    assert "and the same command resumes" in invoke("sample", own, "--out", tmp_path / "made", status=130)
+
+
 def test_recipes_say_what_is_wrong(tmp_path):
     for text, sentence in (
         ("dt = 1", "lacks its 'robot'"),
-        ('robot = "cube"\nspeed = 1', "a recipe has the key 'speed'"),
-        ('robot = "cube"\n[ranges]\nqq = 1', "ranges has the key 'qq'"),
-        ('robot = "cube"\ncontact = "glue"', "the contact 'glue' is not known; there are ncp, penalty, none"),
+        ('robot = "cube"\nspeed = 1', "a recipe has the unknown key 'speed'"),
+        ('robot = "cube"\n[ranges]\nqq = 1', "ranges has the unknown key 'qq'"),
+        ('robot = "cube"\ncontact = "glue"', "there is no contact 'glue'; use one of ncp, penalty, mixed, none"),
+        ('robot = "cube"\nbase = "soft"', "there is no base step 'soft'; use one of none, free, coarse, fine"),
         ("robot = ", "is not TOML"),
     ):
         (tmp_path / "x.toml").write_text(text)
@@ -120,7 +229,7 @@ def test_files_of_the_original_code(tmp_path):
         for name, array in a["data"].items():
             if name != "contact_velocities":
                 group[name] = array[:].reshape(*array.shape[:2], -1)
-    with pytest.raises(ValueError, match="does not tell the length of its steps"):
+    with pytest.raises(ValueError, match="does not hold the length of its steps"):
         read(theirs, sim.model)
     found, known = read(theirs, sim.model, dt=1 / 148), read(ours, sim.model)
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(known), strict=True):

@@ -11,10 +11,10 @@ import pytest
 import flexor as fx
 from flexor.contact import detect
 from flexor.dynamics import forward_kinematics
-from flexor.nerd import Frames, Nerd, Norms, Sizes, Transformer
+from flexor.nerd import FineContact, Frames, Nerd, NoBase, Norms, Sizes, SteadyStarts, Transformer
 from flexor.nerd.examples import norms_of
-from flexor.nerd.finetune import windows
-from flexor.nerd.steady import lift, steady
+from flexor.nerd.steady import lift, steady_states
+from flexor.nerd.windows import windows
 
 DT = 0.005
 NOISE = 2e-5
@@ -32,13 +32,13 @@ def toss():
 
 @pytest.fixture(scope="module")
 def frames(toss):
-    return Frames(toss.topology, DT, base="fine", substeps=2, proportional=True)
+    return Frames(toss.topology, DT, base=FineContact(2), proportional=True)
 
 
 def test_states_of_a_noisy_flight_and_none_at_the_impact(toss, frames):
     model, rng = fx.load("cube"), np.random.default_rng(0)
     q = np.asarray(toss.q) + NOISE * rng.normal(size=toss.q.shape)
-    found = steady(frames, model, [q], 3)[0]
+    found = steady_states(frames, model, [q], 3)[0]
     speed = np.asarray(toss.qd)
     jump = np.abs(np.diff(speed[:, 2]))
     impact = int(np.argmax(jump > 0.3))  # gravity alone makes 0.05
@@ -59,7 +59,7 @@ def test_states_of_a_noisy_flight_and_none_at_the_impact(toss, frames):
 
 def test_a_recording_without_steady_instants_is_refused(toss, frames):
     with pytest.raises(ValueError, match="no instant of the recordings is steady"):
-        windows(Nerd(fx.load("cube"), None, frames), [toss], 8, 40)  # parabolas over 81 instants, of 61
+        windows(Nerd(fx.load("cube"), None, frames), [toss], 8, SteadyStarts(40))  # parabolas over 81 instants, of 61
 
 
 def test_overlap_is_lifted(toss, frames):
@@ -98,7 +98,7 @@ def test_predictions_in_units_of_the_closing_speed(toss, frames):
     assert np.allclose(qd, same, atol=1e-6)
     assert np.allclose(back[asked], y, atol=3e-5)
     with pytest.raises(ValueError, match="units of the closing speed need a base step"):
-        Frames(model.topology, DT, base="none", proportional=True)
+        Frames(model.topology, DT, base=NoBase(), proportional=True)
 
 
 def test_windows_begin_at_steady_instants(frames):
@@ -108,7 +108,7 @@ def test_windows_begin_at_steady_instants(frames):
     slide = jax.jit(lambda v: sim.rollout(sim.reset([0, 0, 0.0524, 1, 0, 0, 0], jnp.zeros(6).at[:2].set(v)), steps=40))
     runs = [slide(rng.normal(size=2)) for _ in range(3)]
     logs = [eqx.tree_at(lambda r: r.qd, run, jnp.zeros_like(run.qd)) for run in runs]
-    data = windows(Nerd(model, None, frames), logs, 8, 3, encode=False)
+    data = windows(Nerd(model, None, frames), logs, 8, SteadyStarts(3), encode=False)
     assert data.x is None
     assert 30 <= len(data.r) <= 51  # every other instant from which eight steps follow, but where the cube comes to rest
     nearest = [np.abs(np.concatenate([run.q for run in runs]) - r[0, :7]).sum(1).argmin() for r in data.r]

@@ -116,7 +116,7 @@ def test_series_and_closed_forms_meet(angle):
 
 @pytest.mark.parametrize("f", [quat_exp, lambda w: quat_log(quat_exp(w)), lambda w: quat_to_matrix(quat_exp(w))])
 def test_single_precision_stays_single_and_finite(f):
-    w = jnp.array([[0.0], [1e-20], [1e-4], [1.0]], jnp.float32) * jnp.ones(3, jnp.float32)
+    w = jnp.array([[0.0], [1e-20], [1e-4], [1.0]], jnp.float32) * jnp.ones((1, 3), jnp.float32)
     first, second = jax.jit(jax.vmap(lambda w: (f(w), jax.hessian(f)(w))))(w)
     assert first.dtype == second.dtype == jnp.float32
     assert jnp.isfinite(first).all()

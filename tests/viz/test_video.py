@@ -16,18 +16,25 @@ def cube():
     return sim.model, sim.rollout(sim.reset("tossed"), steps=50)
 
 
+def puppet(model, q, colour=video.SERIES[0]):
+    """The puppet of a model, and the poses of its bodies."""
+    pos, quat = video.body_motion(model, np.asarray(q)[None])
+    drawn = video.shapes(model)
+    box = video.boxes(drawn, pos, quat)
+    framing = video.frame_motion([box], video.floor_height(model, *box))
+    return video.puppet(drawn, pos.shape[1], framing, (64, 48), colour), pos, quat
+
+
 def test_what_is_beside_has_another_colour():
     model = fx.load("cartpole")
-    corners = video.extent(model, video.body_motion(model, np.asarray(model.reference)[None])[0])
-    seen = {tuple(video.puppet(model, *corners, (64, 48), colour).geom_rgba[-1].tolist()) for colour in video.SERIES[:2]}
+    seen = {tuple(puppet(model, model.reference, colour)[0].geom_rgba[-1].tolist()) for colour in video.SERIES[:2]}
     assert len(seen) == 2
 
 
 def test_puppet_has_the_robots_shapes_and_poses():
     model = fx.load("quadruped")
-    pos, quat = video.body_motion(model, np.asarray(model.keyframe("stand"))[None])
-    m = video.puppet(model, *video.extent(model, pos), (64, 48))
-    assert m.ngeom == len(model.topology.geoms)
+    m, pos, quat = puppet(model, model.keyframe("stand"))
+    assert m.ngeom == len(video.shapes(model))
     d = mujoco.MjData(m)
     d.mocap_pos[m.body_mocapid[1:]], d.mocap_quat[m.body_mocapid[1:]] = pos[0, 1:], quat[0, 1:]
     mujoco.mj_kinematics(m, d)
@@ -40,16 +47,15 @@ def test_mesh_keeps_its_place():
         <geom type="plane" size="1 1 1"/>
         <body pos="0 0 5"><freejoint/><geom type="mesh" mesh="w" pos="0.1 0.2 0.3"/></body></worldbody></mujoco>"""
     )
-    pos, quat = video.body_motion(model, np.asarray(model.reference)[None])
-    m = video.puppet(model, *video.extent(model, pos), (64, 48))
+    m, pos, quat = puppet(model, model.reference)
     d = mujoco.MjData(m)
     d.mocap_pos[0], d.mocap_quat[0] = pos[0, 1], quat[0, 1]
     mujoco.mj_kinematics(m, d)
     i = int(np.flatnonzero(m.geom_type == mujoco.mjtGeom.mjGEOM_MESH)[0])
     corners = d.geom_xpos[i] + m.mesh_vert @ d.geom_xmat[i].reshape(3, 3).T
     wanted = pos[0, 1] + np.array([0.1, 0.2, 0.3]) + np.array([[0, 0, 0], [1, 0, 0], [0, 2, 0], [0, 0, 3]])
-    # MuJoCo keeps vertices in single precision
-    np.testing.assert_allclose(np.sort(corners, axis=0), np.sort(wanted, axis=0), atol=1e-5)
+    # the quaternion of a shape is rounded to 1e-5, and the mesh is 3 m long
+    np.testing.assert_allclose(np.sort(corners, axis=0), np.sort(wanted, axis=0), atol=3e-5)
 
 
 def test_ending_and_folder_are_checked_first(cube, tmp_path):
@@ -99,3 +105,14 @@ def test_rendering_shows_the_robot(cube, tmp_path):
         pixels = np.asarray(image.convert("RGB"), int)
     blue = (pixels[..., 2] > pixels[..., 0] + 60).mean()
     assert 0.005 < blue < 0.5
+
+
+def test_interrupted_rendering_leaves_no_file(cube, tmp_path, monkeypatch):
+    def interrupted(*_):
+        yield np.zeros((48, 64, 3), np.uint8)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(video, "_frames", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        video.save_video(tmp_path / "run.gif", *cube)
+    assert list(tmp_path.iterdir()) == []

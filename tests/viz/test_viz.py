@@ -1,5 +1,6 @@
 """Drawings: the data they show is right, and the pages need nothing from outside."""
 
+import itertools
 import json
 import re
 from html.parser import HTMLParser
@@ -9,9 +10,10 @@ import pytest
 
 import flexor as fx
 from flexor.viz import Actor, Animation, Code, Figure, Report, Section, Table, animate, save_animation
+from flexor.viz.framing import AZIMUTH, ELEVATION, MARGIN, boxes, floor_height, frame_motion
 from flexor.viz.plots import inline_svg, lines, trajectory_figure
 from flexor.viz.report import number
-from flexor.viz.scene import body_motion, bones, extent, frame_indices, hull_faces, shapes
+from flexor.viz.scene import body_motion, frame_indices, hull_faces, links, shapes
 
 FORCES = ("contact.normal_force", "contact.friction_force")
 SHAPES = """
@@ -68,7 +70,7 @@ class Outside(HTMLParser):
 
 
 def test_shapes_are_plain_data(model):
-    found = {s["shape"]: s for s in shapes(model)}
+    found = {s["shape"]: s for s in shapes(model) if s["name"] != "a"}  # that is a link
     assert set(found) == {"plane", "sphere", "capsule", "cylinder", "box", "mesh"}
     assert found["capsule"]["size"][:2] == [0.1, 0.3]
     assert len(found["mesh"]["faces"]) == 4
@@ -83,8 +85,27 @@ def test_hull_faces_look_outwards():
     assert hull_faces(corners[:2]) == []
 
 
-def test_body_without_shape_gets_a_bone(model):
-    assert bones(model) == [[model.body("b"), model.body("a")]]
+def test_body_without_shape_gets_a_link(model):
+    (link,) = links(model)
+    assert (link["shape"], link["body"]) == ("capsule", model.body("a"))
+    np.testing.assert_allclose(link["pos"], [0, 0, 0.5], atol=1e-5)  # half way to b
+    assert link["size"][1] == pytest.approx(0.5)
+
+
+def test_links_end_at_the_next_joint_and_skip_bare_frames():
+    arm = fx.load("""<robot name="arm">
+      <link name="base"/><link name="upper"><inertial><mass value="1"/><origin xyz="0 0.3 0"/>
+        <inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial></link>
+      <link name="lower"><inertial><mass value="1"/><origin xyz="0.1 0 0"/>
+        <inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial></link><link name="camera"/>
+      <joint name="s" type="continuous"><parent link="base"/><child link="upper"/><origin xyz="0 0 0.2"/></joint>
+      <joint name="e" type="continuous"><parent link="upper"/><child link="lower"/><origin xyz="0 0.6 0"/></joint>
+      <joint name="f" type="fixed"><parent link="lower"/><child link="camera"/><origin xyz="0 0 0.4"/></joint></robot>""")
+    ends = {s["name"]: 2 * np.array(s["pos"]) for s in links(arm)}
+    assert set(ends) == {"base", "upper", "lower"}
+    np.testing.assert_allclose(ends["base"], [0, 0, 0.2], atol=1e-5)
+    np.testing.assert_allclose(ends["upper"], [0, 0.6, 0], atol=1e-5)
+    np.testing.assert_allclose(ends["lower"], [0.2, 0, 0], atol=1e-5)  # twice as far as its centre of mass
 
 
 def test_poses_are_those_of_mujoco(model):
@@ -106,12 +127,56 @@ def test_poses_are_those_of_mujoco(model):
         np.testing.assert_allclose(np.abs(np.sum(quat[i] * d.xquat, -1)), 1, atol=1e-12)
 
 
-def test_extent_holds_the_robot(model):
-    pos, _ = body_motion(model, np.asarray(model.reference)[None])
-    low, high = extent(model, pos)
-    assert (low <= [-0.1, -0.2, 1.7]).all()
-    assert (high >= [0.6, 0.7, 3.0]).all()
-    assert high[2] < 10
+def framed(model, q):
+    pos, quat = body_motion(model, np.asarray(q))
+    box = boxes(shapes(model), pos, quat)
+    return box, frame_motion([box], floor_height(model, *box))
+
+
+def test_box_holds_the_robot_and_no_more(model):
+    (low, high), framing = framed(model, model.reference[None])
+    np.testing.assert_allclose(low[0], [-0.1, -0.2, 1.6], atol=1e-5)
+    np.testing.assert_allclose(high[0], [1.0, 1.0, 3.5], atol=1e-5)
+    assert framing.floor is None  # it has one
+
+
+@pytest.mark.parametrize("picture", [(1.0, 0.6), (0.6, 1.0)])
+def test_camera_sees_the_whole_motion(picture):
+    """All corners of the box, projected as the page and MuJoCo do, lie inside the picture, and one near its edge."""
+    model = fx.load("quadruped")
+    q = np.repeat(np.asarray(model.keyframe("stand"))[None], 3, axis=0)
+    q[:, 0] = [0.0, 0.7, 1.5]
+    (low, high), framing = framed(model, q)
+    assert len(np.unique(framing.centre, axis=0)) == 1
+    back = np.array([np.cos(ELEVATION) * np.cos(AZIMUTH), np.cos(ELEVATION) * np.sin(AZIMUTH), np.sin(ELEVATION)])
+    right = np.array([-np.sin(AZIMUTH), np.cos(AZIMUTH), 0.0])
+    eye = framing.centre[0] + framing.distance(*picture) * back
+    points = np.array([[x, y, z] for x, y, z in itertools.product(*zip(low.min(0), high.max(0), strict=True))]) - eye
+    shown = points @ np.stack([right, np.cross(back, right)], axis=1) / -(points @ back)[:, None] / (np.array(picture) / 2)
+    assert np.abs(shown).max() == pytest.approx(MARGIN)
+
+
+def test_camera_goes_along_with_a_long_fall():
+    model = fx.load("cube")
+    q = np.repeat(np.asarray(model.keyframe("rest"))[None], 5, axis=0)
+    q[:, 2] -= np.array([0.0, 1.0, 5.0, 10.0, 20.0])
+    (low, high), framing = framed(model, q)
+    np.testing.assert_allclose(framing.centre[:, 2], (low[:, 2] + high[:, 2]) / 2)
+    np.testing.assert_allclose(framing.half[2], 0.05, rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("lowest", "floor"),
+    [
+        ([0.1, 0.0, -0.3], 0.0),  # stands, and reaches below
+        ([-1.0, -1.2, -1.1], -1.2),  # hangs
+        ([-1.0, -5.0, -20.0], -1.0),  # falls for ever
+    ],
+)
+def test_floor_lies_at_zero_or_under_what_hangs(lowest, floor):
+    low = np.array([[0.0, 0.0, z] for z in lowest])
+    assert floor_height(fx.load("pendulum"), low, low + 1.0) == floor
+    assert floor_height(fx.load("cube"), low, low + 1.0) is None
 
 
 @pytest.mark.parametrize("rate", [10, 30, 1000])
@@ -156,7 +221,7 @@ def test_actors_of_different_steps_share_the_frames(cube):
     first, second = payload["actors"]
     assert len(first["poses"]) == len(second["poses"])
     assert second["forces"] is None
-    assert payload["high"][1] > 1
+    assert payload["half"][1] > 0.5
 
 
 def test_bad_drawings_are_refused(cube):
@@ -200,8 +265,26 @@ def test_plots_leave_no_global_figures(cube):
     figure = trajectory_figure(cube[1])
     assert dict(matplotlib.rcParams) == before
     titles = [a.get_title(loc="left") for a in figure.axes]
-    assert titles[:3] == ["position", "orientation (quaternion)", "velocities"]
-    assert set(FORCES) <= set(titles)
+    assert titles[:4] == ["position", "orientation (quaternion)", "velocity", "angular velocity"]
+    assert {"contact.normal_force", "contact.friction_force (1 of 2)", "contact.friction_force (2 of 2)"} <= set(titles)
+
+
+def test_every_curve_is_named_once_in_a_legend():
+    model = fx.load("quadruped")
+    q = np.repeat(np.asarray(model.keyframe("stand"))[None], 4, axis=0)
+    run = fx.Trajectory(np.arange(4.0), q, np.ones((4, model.nv)), np.ones((3, model.nu)), {}, None, model.topology)
+    figure = trajectory_figure(run)
+    named = [text.get_text() for axes in figure.axes for text in axes.get_legend().get_texts()]
+    t = model.topology
+    wanted = [t.q_name(i) for i in range(t.nq)] + [t.dof_name(i) for i in range(t.nv)] + [a.name for a in t.actuators]
+    assert sorted(named) == sorted(wanted)
+    for axes in figure.axes:
+        colours = [line.get_color() for line in axes.get_lines()]
+        assert len(set(colours)) == len(colours)
+    figure.draw_without_rendering()
+    width = figure.get_window_extent().width
+    for axes in figure.axes:
+        assert axes.get_legend().get_window_extent().x1 <= width  # no name is cut off
 
 
 @pytest.mark.parametrize(

@@ -105,19 +105,37 @@
 
   // ---- the camera ----
 
+  // The camera looks at data.centre, which has one row or one for each frame, moved by the mouse's `pan`.
   function camera(data) {
-    const centre = scale(add(data.low, data.high), 0.5);
-    const radius = Math.max(0.05, Math.hypot(...sub(data.high, data.low)) / 2);
-    return { azimuth: -1.05, elevation: 0.3, distance: 2.1 * radius, target: centre, radius };
+    const { azimuth, elevation } = data.camera;
+    return { azimuth, elevation, distance: 1, zoom: 1, pan: [0, 0, 0], target: data.centre[0], radius: Math.hypot(...data.half) };
   }
 
-  function view(cam, width, height) {
+  const focalLength = (width, height) => 1.7 * Math.min(height, width * 0.75);
+
+  // Distance at which all corners of the box are in the picture, seen from where the camera starts.
+  function fit(data, width, height) {
+    const { back, right, up } = axes(data.camera), focal = focalLength(width, height);
+    let far = 0;
+    for (const x of [-1, 1]) for (const y of [-1, 1]) for (const z of [-1, 1]) {
+      const corner = [x * data.half[0], y * data.half[1], z * data.half[2]];
+      const wide = Math.max(Math.abs(dot(corner, right)) / (width / 2), Math.abs(dot(corner, up)) / (height / 2));
+      far = Math.max(far, dot(corner, back) + (focal * wide) / data.camera.margin);
+    }
+    return far;
+  }
+
+  function axes(cam) {
     const ce = Math.cos(cam.elevation), se = Math.sin(cam.elevation);
     const back = [ce * Math.cos(cam.azimuth), ce * Math.sin(cam.azimuth), se];
     const right = [-Math.sin(cam.azimuth), Math.cos(cam.azimuth), 0];
-    const up = cross(back, right);
+    return { back, right, up: cross(back, right) };
+  }
+
+  function view(cam, width, height) {
+    const { back, right, up } = axes(cam);
     const eye = add(cam.target, scale(back, cam.distance));
-    const focal = 1.7 * Math.min(height, width * 0.75);
+    const focal = focalLength(width, height);
     const near = cam.distance * 0.02;
     const project = (p) => {
       const d = sub(p, eye), depth = -dot(d, back);
@@ -135,8 +153,7 @@
     pen.closePath();
   }
 
-  function drawGrid(pen, look, plane, cam, colour) {
-    const step = 10 ** Math.floor(Math.log10(cam.radius * 1.2)) * (Math.log10(cam.radius * 1.2) % 1 > 0.5 ? 1 : 0.5);
+  function drawGrid(pen, look, plane, cam, step, colour) {
     const local = turn(transpose(plane.R), sub(cam.target, plane.pos));
     const middle = [Math.round(local[0] / step), Math.round(local[1] / step)];
     const count = Math.max(6, Math.ceil((3 * cam.radius) / step));
@@ -147,7 +164,7 @@
       for (let j = -count; j < count; j++) {
         const fade = 1 - Math.hypot(i, j + 0.5) / count;
         if (fade <= 0) continue;
-        pen.globalAlpha = 0.9 * Math.min(1, 1.6 * fade);
+        pen.globalAlpha = (plane.light ? 0.5 : 0.9) * Math.min(1, 1.6 * fade);
         for (const [a, b] of [[at(i, j), at(i, j + 1)], [at(j, i), at(j + 1, i)]]) {
           if (!a || !b) continue;
           pen.beginPath();
@@ -217,20 +234,6 @@
     }
   }
 
-  function drawBones(pen, look, actor, frames) {
-    pen.strokeStyle = actor.shade[20];
-    pen.lineCap = "round";
-    for (const [b, p] of actor.bones) {
-      const from = look.project(frames[b].pos), to = look.project(frames[p].pos);
-      if (!from || !to) continue;
-      pen.lineWidth = Math.max(1.5, (0.012 * look.focal) / from[2]);
-      pen.beginPath();
-      pen.moveTo(from[0], from[1]);
-      pen.lineTo(to[0], to[1]);
-      pen.stroke();
-    }
-  }
-
   function drawForces(pen, look, actor, frame, cam, colour) {
     if (!actor.forces) return;
     pen.strokeStyle = pen.fillStyle = colour;
@@ -261,15 +264,15 @@
     const pen = canvas.getContext("2d"), style = getComputedStyle(canvas);
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
     pen.clearRect(0, 0, width, height);
+    cam.distance = cam.zoom * fit(data, width, height);
+    cam.target = add(data.centre[Math.min(frame, data.centre.length - 1)], cam.pan);
     const look = view(cam, width, height);
     const frames = data.actors.map((actor) => bodyFrames(actor, frame));
     const faces = data.actors.flatMap((actor, i) => facesOf(actor, frames[i]));
     const planes = data.actors.flatMap((actor, i) => actor.planes.map((p) => placePlane(p, frames[i][p.body], actor)));
-    if (planes.length) {
-      drawGrid(pen, look, planes[0], cam, style.getPropertyValue("--grid"));
-      drawShadow(pen, look, faces, planes[0]);
-    }
-    data.actors.forEach((actor, i) => drawBones(pen, look, actor, frames[i]));
+    const floor = planes[0] || { pos: [0, 0, data.floor], R: matrix([1, 0, 0, 0]), light: true };
+    drawGrid(pen, look, floor, cam, data.square, style.getPropertyValue("--grid"));
+    drawShadow(pen, look, faces, floor);
     drawFaces(pen, look, faces);
     data.actors.forEach((actor) => drawForces(pen, look, actor, frame, cam, style.getPropertyValue("--force")));
   }
@@ -327,7 +330,7 @@
       held.set(e.pointerId, [e.clientX, e.clientY]);
       if (e.shiftKey || e.buttons === 2 || held.size > 1) {
         const look = view(cam, canvas.clientWidth, canvas.clientHeight), k = cam.distance / look.focal;
-        cam.target = add(cam.target, add(scale(look.right, -dx * k), scale(look.up, dy * k)));
+        cam.pan = add(cam.pan, add(scale(look.right, -dx * k), scale(look.up, dy * k)));
       } else {
         cam.azimuth -= dx * 0.008;
         cam.elevation = Math.min(1.55, Math.max(-0.2, cam.elevation + dy * 0.008));
@@ -336,7 +339,7 @@
     });
     canvas.addEventListener("wheel", (e) => {
       e.preventDefault();
-      cam.distance = Math.min(40, Math.max(0.3, (cam.distance * Math.exp(e.deltaY * 0.001)) / cam.radius)) * cam.radius;
+      cam.zoom = Math.min(15, Math.max(0.1, cam.zoom * Math.exp(e.deltaY * 0.001)));
       redraw();
     }, { passive: false });
     canvas.addEventListener("contextmenu", (e) => e.preventDefault());

@@ -1,0 +1,157 @@
+"""Rows: scalar constraints on the generalised velocity, whatever they come from.
+
+A row is a direction J, and its impulse y acts along it: M (u - u0) = J^T y. The impulse stays within its bounds, and where it
+is between them the velocity obeys
+
+    J u + cfm y = w.
+
+A *unilateral* row keeps a gap from closing: 0 <= y, and w is given by the gap, its restitution and the time of impact, as for
+contacts. A *bilateral* row keeps its gap at zero, w = -baumgarte gap / h: an equality without bounds, or dry friction, which
+has bounds -h loss <= y <= h loss and no gap. Contacts are the same with three directions and a cone in place of bounds.
+
+Every source of rows fills a `Rows`; `joint_rows` joins them. The solver knows nothing of where they come from.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float
+
+from flexor.contact.contact import Instant
+from flexor.contact.equality import violation
+from flexor.contact.problem import Bounded, visit_rows
+from flexor.dynamics.crba import inverse_times
+from flexor.model.model import Model
+from flexor.model.topology import Topology
+from flexor.spatial import matvec, take
+
+
+class Rows(NamedTuple):
+    """Rows as their sources fill them. `unilateral` and `opposite` are static: the latter is the number of the row of which a row
+    is the opposite direction (the two ends of a limit), its own where there is none."""
+
+    J: Float[Array, "m nv"]
+    gap: Float[Array, " m"]
+    low: Float[Array, " m"]
+    high: Float[Array, " m"]
+    cfm: Float[Array, " m"]
+    baumgarte: Float[Array, " m"]
+    restitution: Float[Array, " m"]
+    unilateral: np.ndarray
+    opposite: np.ndarray
+
+
+def row_slices(t: Topology) -> dict[str, slice]:
+    """The places of the rows in their order, by kind: joint limits (lower, then upper ends), dry friction, equalities if any."""
+    counts = {"limit": 2 * len(t.limited), "friction": len(t.dry)}
+    if t.equalities:
+        counts["equality"] = len(t.equalities)
+    ends = np.cumsum([0, *counts.values()]).tolist()
+    return {kind: slice(ends[i], ends[i + 1]) for i, kind in enumerate(counts)}
+
+
+def joint_rows(now: Instant, dt: Float[Array, ""]) -> Rows:
+    """All rows of the joints, in the order of `row_slices`."""
+    equalities = [_equality_rows(now)] if now.model.topology.equalities else []
+    return _joined(_limit_rows(now), _friction_rows(now, dt), *equalities)
+
+
+def row_sources(t: Topology) -> tuple[str, ...]:
+    """Where the rows come from, in words."""
+    names = {
+        "limits of joint": [t.joints[j].name for j in t.limited],
+        "dry friction in joint": list(dict.fromkeys(t.joints[j].name for j in t.dof_joint[t.dry])),
+        "equality": [e.name for e in t.equalities],
+    }
+    return tuple(f"{what} '{n[0]}'" + (f" and {len(n) - 1} more" if n[1:] else "") for what, n in names.items() if n)
+
+
+def row_count(model: Model) -> int:
+    """How many rows the joints have."""
+    return max(s.stop for s in row_slices(model.topology).values())
+
+
+def _limit_rows(now: Instant) -> Rows:
+    """Lower ends of all limits, then upper ends."""
+    t, joints = now.model.topology, now.model.joints
+    limited, dtype = t.limited, now.q.dtype
+    eye = np.eye(t.nv)[t.v_start[limited]]
+    here, ends = take(now.q, t.q_start[limited]), take(joints.range, limited)
+    zero, n = jnp.zeros(2 * len(limited), dtype), len(limited)
+    gap = jnp.concatenate([here - ends[:, 0], ends[:, 1] - here])
+    cfm, baumgarte = (jnp.concatenate([take(x, limited)] * 2) for x in (joints.limit_cfm, joints.limit_baumgarte))
+    J = jnp.asarray(np.concatenate([eye, -eye]), dtype)
+    return Rows(J, gap, zero, zero + jnp.inf, cfm, baumgarte, zero, np.ones(2 * n, bool), np.tile(np.arange(n), 2))
+
+
+def _friction_rows(now: Instant, dt: Array) -> Rows:
+    """Dry friction of every degree of freedom that has it."""
+    t, dtype = now.model.topology, now.q.dtype
+    loss = dt * take(now.model.joints.frictionloss, t.dof_joint[t.dry])
+    zero, n = jnp.zeros(len(t.dry), dtype), len(t.dry)
+    J = jnp.asarray(np.eye(t.nv)[t.dry], dtype)
+    return Rows(J, zero, -loss, loss, zero, zero, zero, np.zeros(n, bool), np.arange(n))
+
+
+def _equality_rows(now: Instant) -> Rows:
+    """Coordinates tied together."""
+    table, n = now.model.equalities, len(now.model.topology.equalities)
+    gap, J = violation(now.model, now.q)
+    endless, zero = jnp.full(n, jnp.inf, gap.dtype), jnp.zeros(n, gap.dtype)
+    return Rows(J, gap, -endless, endless, table.cfm, table.baumgarte, zero, np.zeros(n, bool), np.arange(n))
+
+
+def _joined(*parts: Rows) -> Rows:
+    starts = np.cumsum([0, *(len(p.gap) for p in parts)])
+    J, gap, low, high, cfm, baumgarte, restitution = (jnp.concatenate(x) for x in zip(*(p[:7] for p in parts), strict=True))
+    unilateral = np.concatenate([p.unilateral for p in parts])
+    opposite = np.concatenate([p.opposite + start for p, start in zip(parts, starts, strict=False)])
+    return Rows(J, gap, low, high, cfm, baumgarte, restitution, unilateral, opposite)
+
+
+def bounded(
+    rows: Rows, qd: Array, free: Array, chol: Array, dt: Array, warm: Float[Array, " m"], fastest: float
+) -> tuple[Bounded, Float[Array, " m"]]:
+    """The rows as the solver takes them, and their times of impact within the step.
+
+    `free` is the velocity without impulses, `warm` the impulses to start from; gaps close no faster than `fastest`.
+    """
+    before, after = matvec(rows.J, qd), matvec(rows.J, free)
+    time, wanted = impact(rows.gap, before, after, dt, rows.restitution, rows.baumgarte, fastest)
+    hold = jnp.clip(-rows.baumgarte * rows.gap / dt, -fastest, fastest)
+    active = reachable(rows.gap, after, dt) | (warm > 0) | ~rows.unilateral
+    wanted = jnp.where(rows.unilateral, wanted, hold)
+    Y = _responses(rows, chol, active)
+    return Bounded(rows.J, Y, wanted, rows.cfm, rows.low, rows.high, active), jnp.where(rows.unilateral, time, 0.0)
+
+
+def _responses(rows: Rows, chol: Array, active: Bool[Array, " m"]) -> Float[Array, "m nv"]:
+    """Y = M^-1 J^T of the active rows; opposite rows share a solution."""
+    own = np.flatnonzero(rows.opposite == np.arange(len(rows.opposite)))
+    last = np.array([np.flatnonzero(rows.opposite == i)[-1] for i in own], int)
+    used = take(active, own) | take(active, last)
+    J = jax.lax.stop_gradient(take(rows.J, own))
+    _, Y = visit_rows(used, lambda _, j: (None, inverse_times(chol, j)), lambda _, j: (None, jnp.zeros_like(j)), None, J)
+    sign = np.where(rows.opposite == np.arange(len(rows.opposite)), 1.0, -1.0)
+    return jnp.asarray(sign[:, None], Y.dtype) * take(Y, np.searchsorted(own, rows.opposite))
+
+
+def impact(
+    distance: Array, before: Array, free: Array, dt: Array, restitution: Array | float, baumgarte: Array, fastest: float
+) -> tuple[Array, Array]:
+    """Time of impact within the step, and the velocity wanted after it; see `flexor.contact.ncp`."""
+    overlapping = distance <= 0
+    coming = (distance + dt * free < 0) & ~overlapping
+    t = jnp.where(coming, distance / jnp.where(coming, -free, 1.0), 0.0)
+    gained = free - before
+    approach = jnp.minimum(before + t / dt * gained, 0.0)
+    bounce = jnp.maximum(-restitution * approach + (1 - t / dt) * gained, 0.0)
+    push_out = jnp.maximum(bounce, jnp.minimum(-baumgarte * distance / dt, fastest))
+    return t, jnp.where(overlapping, push_out, jnp.where(coming, bounce, -distance / dt))
+
+
+def reachable(distance: Array, free: Array, dt: Array) -> Bool[Array, " n"]:
+    """Whether a gap may close within the step: by twice the free velocity, or by what impulses elsewhere may add, 1 m/s."""
+    return distance < dt * (1 + 2 * jnp.maximum(-free, 0.0))

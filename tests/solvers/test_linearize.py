@@ -1,0 +1,90 @@
+"""`fx.linearize` against finite differences and MuJoCo's own."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import mujoco
+import numpy as np
+import pytest
+
+import flexor as fx
+from flexor.solvers.mujoco import mujoco_model
+
+BALL = """<mujoco><option gravity="0 0 -9.81"/><worldbody><body pos="0 0 1"><freejoint name="root"/>
+<geom type="box" size=".1 .2 .3" mass="1"/><body pos="0 0 .3"><joint name="ball" type="ball" damping=".1"/>
+<geom type="capsule" size=".05 .2" pos="0 0 .2" mass=".5"/><body pos="0 0 .4"><joint name="arm" axis="0 1 0" damping=".2"/>
+<geom type="sphere" size=".1" pos=".1 0 0" mass=".3"/></body></body></body></worldbody>
+<actuator><motor name="arm" joint="arm"/></actuator></mujoco>"""
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["xla", "kernel"])
+def case(request):
+    return made(request.param)
+
+
+@pytest.fixture(scope="module")
+def kernel():
+    return made(True)
+
+
+def made(simd):
+    model = fx.load(BALL)
+    sim = fx.Simulator(model, fx.RigidSolver(contact=None), dt=0.005, simd=simd)
+    rng = np.random.default_rng(3)
+    q = np.array(model.reference)
+    q[3:7] = [0.8, 0.2, -0.4, 0.4]
+    q[7:11] = [0.7, 0.5, 0.1, -0.5]
+    q[3:7] /= np.linalg.norm(q[3:7])
+    q[7:11] /= np.linalg.norm(q[7:11])
+    q[11] = 0.3
+    return sim, sim.reset(q, rng.normal(size=model.nv)), jnp.asarray([0.7])
+
+
+def test_matrices_are_those_of_mujoco(case):
+    """`mjd_transitionFD` with centred differences of 1e-6: errors of 1e-12 by truncation, 1e-10 by rounding, times
+    the curvature; MuJoCo's Euler treats damping implicitly, as `ImplicitDamping` does."""
+    sim, state, u = case
+    sim = fx.Simulator(sim.model, fx.RigidSolver(contact=None, integrator=fx.ImplicitDamping()), dt=sim.dt, simd=sim.simd)
+    found = fx.linearize(sim, state, u)
+    m = mujoco_model(sim.model)
+    m.opt.timestep = float(sim.dt)
+    m.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_CONTACT)
+    d = mujoco.MjData(m)
+    d.qpos[:], d.qvel[:], d.ctrl[:] = state.q, state.qd, u
+    nv = m.nv
+    A, B = np.zeros((2 * nv, 2 * nv)), np.zeros((2 * nv, 1))
+    mujoco.mjd_transitionFD(m, d, 1e-6, 1, A, B, None, None)
+    np.testing.assert_allclose(found.A, A, atol=1e-7)
+    np.testing.assert_allclose(found.B, B, atol=1e-7)
+
+
+def test_parameters_against_finite_differences(kernel):
+    sim, state, u = kernel
+    found = fx.linearize(sim, state, u, parameters=["joint.arm.damping", "gravity"])
+    assert set(found.C) == {"joint.arm.damping", "gravity"}
+    assert found.C["gravity"].shape == (2 * sim.model.nv, 3)
+    h, nv = 1e-5, sim.model.nv
+
+    def qd(value):
+        other = fx.Simulator(fx.replace(sim.model, {"joint.arm.damping": value}), sim.solver, dt=sim.dt, simd=False)
+        return np.asarray(other.step(state, u).qd)
+
+    slope = (qd(0.2 + h) - qd(0.2 - h)) / (2 * h)
+    np.testing.assert_allclose(found.C["joint.arm.damping"][nv:], slope, atol=1e-8)  # rounding: eps |qd| / h = 1e-10
+    q, qd_ = (np.asarray(x) for x in (found.next.q, found.next.qd))
+    expected = sim.step(state, u)
+    np.testing.assert_array_equal(q, expected.q)
+    np.testing.assert_array_equal(qd_, expected.qd)
+
+
+def test_it_composes_and_refuses(kernel):
+    sim, state, u = kernel
+    many = jax.tree.map(lambda x: jnp.stack([x, x]), state)
+    batch = jax.vmap(lambda s: fx.linearize(sim, s, u).A)(many)
+    np.testing.assert_allclose(batch[1], fx.linearize(sim, state, u).A, atol=1e-12)
+    with pytest.raises(KeyError, match=r"matches 'joint\.leg"):
+        fx.linearize(sim, state, parameters=["joint.leg*.damping"])
+    other = sim.with_solver(fx.MujocoSolver())
+    with pytest.raises(ValueError, match="MujocoSolver cannot be differentiated"):
+        fx.linearize(other, state)
+    assert eqx.is_array(fx.linearize(sim, state).B)
