@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from _form import NoRecording
+from _experiment import NoRecording
 
 
 def recording(name: str) -> Path:

@@ -10,7 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from _form import Result, at_least, at_most, run
+from _experiment import Result, at_least, at_most, run
 from matplotlib.figure import Figure
 
 import flexor as fx

@@ -36,7 +36,7 @@ import jax.numpy as jnp
 import numpy as np
 from _cube_body import flight_gravity, identify_body, identify_impacts, impacts, with_body
 from _data import recording
-from _form import Check, Missing, Result, at_most, run
+from _experiment import Check, Missing, Result, at_most, run
 from _tosses import (
     FILE,
     HALF,

@@ -27,7 +27,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from _data import recording
-from _form import Result, at_most, run
+from _experiment import Result, at_most, run
 from _pendulum import (
     COLUMNS,
     FILE,

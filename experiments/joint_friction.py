@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from _form import Check, Result, at_least, run
+from _experiment import Check, Result, at_least, run
 from matplotlib.figure import Figure
 
 import flexor as fx

@@ -16,7 +16,7 @@ from typing import Any
 import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
-from _form import Check, Result, at_most, equals, run
+from _experiment import Check, Result, at_most, equals, run
 from rich.console import Console
 
 import flexor as fx

@@ -31,7 +31,7 @@ import _pushing_figures as figures
 import _pushing_validation as validation
 import numpy as np
 from _data import recording
-from _form import Check, Result, at_most, equals, run
+from _experiment import Check, Result, at_most, equals, run
 from _pushing import FILE, GRID, TRAJECTORY, Frames, Shape, Table, calibrate, divide, errors, grid, kind, read
 from _pushing_file import Learned, fresh
 from _pushing_model import Object, Parameters, Trainer, Training, objects, predict, weakened

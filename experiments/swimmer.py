@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 import optax
-from _form import Result, at_most, run
+from _experiment import Result, at_most, run
 from _swimmer_lstm import Data, measured, misfit, predict, train
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array, Float
