@@ -1,28 +1,21 @@
 """flexor: robot dynamics that can be differentiated, trusted and looked into.
 
 `load` a robot, give it to a `Simulator`, `rollout`: see README.md and docs/.
+
+Certificates, identification and learned solvers are imported when they are first used, which keeps
+`import flexor` short.
 """
 
-from flexor import contact, dynamics, nerd, simd, spatial
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+from flexor import contact, dynamics, simd, spatial
 from flexor.augment import Add, Augmentation, Blueprint, Each, Replace, Scale, Shared, Whole
 from flexor.augment import networks as nets
-from flexor.certify import Certificate, certify
 from flexor.contact import NCP, Andersson, BrownMcPhee, Contacts, Hollars, Mixed, Penalty, SmoothedCoulomb
 from flexor.dynamics import difference, frame_jacobian, frame_pose, frame_velocity, frames, integrate, random_state
-from flexor.identify import (
-    LBFGS,
-    Adam,
-    BasinHopping,
-    Fit,
-    LevenbergMarquardt,
-    Log,
-    Pagmo,
-    Posterior,
-    Shooting,
-    SparseGroupLasso,
-    discover,
-    identify,
-)
 from flexor.model.delay import with_delay
 from flexor.model.description import DescriptionError, ModelWarning
 from flexor.model.model import Control, Model, State
@@ -50,6 +43,24 @@ from flexor.solvers import (
     taps,
 )
 from flexor.solvers.table import solver
+
+if TYPE_CHECKING:  # what type checkers and editors see of the names that are imported at their first use
+    from flexor import nerd
+    from flexor.certify import Certificate, certify
+    from flexor.identify import (
+        LBFGS,
+        Adam,
+        BasinHopping,
+        Fit,
+        LevenbergMarquardt,
+        Log,
+        Pagmo,
+        Posterior,
+        Shooting,
+        SparseGroupLasso,
+    )
+    from flexor.identify.discover import discover
+    from flexor.identify.identify import identify
 
 __version__ = "0.1.0"
 
@@ -127,3 +138,39 @@ __all__ = [
     "taps",
     "with_delay",
 ]
+
+# Imported at first use: modules, and names with the module that defines them.
+_MODULES = ("nerd",)
+_NAMES = {
+    **dict.fromkeys(("Certificate", "certify"), "flexor.certify"),
+    **dict.fromkeys(("LBFGS", "Adam", "BasinHopping", "Fit", "LevenbergMarquardt", "Log", "Pagmo"), "flexor.identify"),
+    **dict.fromkeys(("Posterior", "Shooting", "SparseGroupLasso", "discover", "identify"), "flexor.identify"),
+}
+_FUNCTIONS = ("certify", "identify", "taps")  # of the same name as a module
+
+
+class _Package(types.ModuleType):
+    """The module `flexor`, with names that are imported at their first use.
+
+    After importing a submodule, Python binds it in its package. Where the name is a function's, the function stays:
+    `flexor.identify` is the function whatever was imported before, and `from flexor.identify import ...` reads the folder.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _MODULES:
+            return importlib.import_module(f"flexor.{name}")
+        if name not in _NAMES:
+            raise AttributeError(f"module 'flexor' has no attribute {name!r}")
+        value = getattr(importlib.import_module(_NAMES[name]), name)
+        self.__dict__[name] = value
+        return value
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _FUNCTIONS and isinstance(value, types.ModuleType)):
+            super().__setattr__(name, value)
+
+    def __dir__(self) -> list[str]:
+        return sorted({*self.__dict__, *_MODULES, *_NAMES})
+
+
+sys.modules[__name__].__class__ = _Package

@@ -43,6 +43,11 @@ HEAVY = (
     "pinocchio",
     "optax",
     "safetensors",
+    "flexor.certify",
+    "flexor.identify",
+    "flexor.nerd",
+    "flexor.viz",
+    "flexor.cli",
 )
 
 
@@ -122,5 +127,32 @@ def test_import_is_light_and_leaves_jax_alone():
         "import flexor\n"
         f"print([m for m in {HEAVY!r} if m in sys.modules], before == dict(jax.config.values))"
     )
+    assert run(code) == "[] True"
+
+
+def run(code: str) -> str:
+    """What a new Python prints."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.stdout.split("\n")[0] == "[] True", done.stdout + done.stderr
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+def test_names_on_demand_are_listed_and_found():
+    """`dir`, `from flexor import name` and an error's sentence, before anything has been used."""
+    assert run("import flexor as fx; print(set(fx.__all__) <= set(dir(fx)))") == "True"
+    assert run("from flexor import *; print(Log.__module__, identify.__module__, nerd.__name__)") == (
+        "flexor.identify.log flexor.identify.identify flexor.nerd"
+    )
+    assert run("from flexor import Certificate; import pickle; print(pickle.loads(pickle.dumps(Certificate)).__name__)") == (
+        "Certificate"
+    )
+    sentence = "module 'flexor' has no attribute 'identity'"
+    assert run(f"import flexor\ntry: flexor.identity\nexcept AttributeError as e: print(str(e) == {sentence!r})") == "True"
+
+
+def test_functions_keep_their_names_where_folders_share_them():
+    """Python binds an imported submodule in its package; `flexor.identify` must remain the function."""
+    rooms = sorted({p.relative_to(PACKAGE).parts[0].removesuffix(".py") for p in FILES} - {"__init__", "__main__"})
+    lines = [*(f"import flexor.{room}" for room in rooms), "import flexor as fx, types"]
+    lines += ["print(sorted(n for n in fx.__all__ if isinstance(getattr(fx, n), types.ModuleType)))"]
+    assert run("\n".join(lines)) == "['contact', 'dynamics', 'nerd', 'nets', 'simd', 'spatial']"

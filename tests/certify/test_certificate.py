@@ -1,6 +1,6 @@
 """The certificate: it holds for right derivatives, and it fails for wrong ones."""
 
-import sys
+import importlib
 
 import equinox as eqx
 import jax
@@ -13,7 +13,7 @@ from flexor.certify import Certificate, Row
 from flexor.certify.differences import derivative, stencil
 from flexor.certify.scenes import MODES, scenes
 
-certificate_module = sys.modules["flexor.certify.certificate"]
+certificate_module = importlib.import_module("flexor.certify.certificate")
 
 HOPPER = """<mujoco model="hopper"><worldbody>
   <geom name="floor" type="plane" size="1 1 1" friction="0.7"/>

@@ -1,8 +1,8 @@
 """`flexor identify`: from a TOML file and logs to an identified robot and a page about it."""
 
+import importlib
 import json
 import re
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +14,7 @@ from flexor.cli.app import app
 from flexor.cli.identify_config import read_config
 
 RUNNER = CliRunner()
-MODULE = sys.modules["flexor.identify.identify"]  # the name in the package is the function's
+MODULE = importlib.import_module("flexor.identify.identify")  # the name in the package is the function's
 CONFIG = """
 robot = "robot/arm.xml"
 logs = ["runs/*.csv"]

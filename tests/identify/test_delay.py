@@ -1,7 +1,7 @@
 """Delays from logs: of MuJoCo's own delay, with noise, jointly with damping; and the inputs before a segment."""
 
 import dataclasses
-import sys
+import importlib
 
 import jax
 import jax.numpy as jnp
@@ -62,7 +62,7 @@ def test_delay_and_damping_are_found_together(log, shooting):
 
 def test_segments_that_forget_the_inputs_before_them_are_wrong(log, monkeypatch):
     """What the test above rests on: with zeros in the place of the log's inputs the delay is missed by far."""
-    module = sys.modules["flexor.identify.segments"]  # the name in the package is a function's
+    module = importlib.import_module("flexor.identify.segments")  # the name in the package is a function's
     monkeypatch.setattr(module, "_past", lambda log, sim, row: np.zeros((sim.model.topology.samples, 1)))
     fit = fx.identify(guess(), log, free=["actuator.*.delay"], shooting=fx.Shooting(horizon=0.1))
     assert abs(fit.values["actuator.servo.delay"] - DELAY) > 1e-3
