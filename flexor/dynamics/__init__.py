@@ -10,7 +10,7 @@ from flexor.dynamics.energy import (
     potential_energy,
     total_mass,
 )
-from flexor.dynamics.forces import actuator_force, passive_force
+from flexor.dynamics.forces import actuator_force, gravity_compensation, passive_force
 from flexor.dynamics.frames import frame_jacobian, frame_pose, frame_velocity, frames
 from flexor.dynamics.integrate import difference, displacement_rate, integrate
 from flexor.dynamics.jacobians import body_jacobian, point_jacobian
@@ -37,6 +37,7 @@ __all__ = [
     "frame_pose",
     "frame_velocity",
     "frames",
+    "gravity_compensation",
     "gravity_force",
     "integrate",
     "kinetic_energy",

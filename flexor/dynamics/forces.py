@@ -1,19 +1,37 @@
-"""Forces that the robot's own parts exert: actuators, springs and dampers."""
+"""Forces that the robot's own parts exert: actuators, springs and dampers, gravity compensation."""
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
 from flexor.dynamics.energy import spring_stretch
+from flexor.dynamics.kinematics import Kinematics, forward_kinematics
 from flexor.dynamics.recursion import scatter_sum
+from flexor.dynamics.rnea import from_nodes
 from flexor.model.model import Model
-from flexor.spatial import take
+from flexor.spatial import cross, rotate, take
 
 
 def actuator_force(
-    model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"], u: Float[Array, " nu"]
+    model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"], u: Float[Array, " nu"], kin: Kinematics | None = None
 ) -> Float[Array, " nv"]:
-    """Generalised force of the actuators at inputs u: gear clip(gain clip(u) + bias . (1, length, velocity))."""
+    """Generalised force of the actuators at inputs u: gear clip(gain clip(u) + bias . (1, length, velocity)).
+
+    In joints with `actuated_gravcomp` the gravity compensation is part of it. `kin` is the kinematics at q, if it is known.
+    """
+    t = model.topology
+    total = _pushed(model, q, qd, u)
+    by_motors = np.array([t.joints[j].actuated_gravcomp for j in t.dof_joint], dtype=bool)
+    if t.compensated and by_motors.any():
+        total = total + jnp.where(by_motors, gravity_compensation(model, _known(model, q, kin)), 0.0)
+    elif t.nu == 0:
+        return total
+    bounds = take(model.joints.force_range, t.dof_joint)
+    return jnp.clip(total, bounds[:, 0], bounds[:, 1])
+
+
+def _pushed(model: Model, q: Array, qd: Array, u: Array) -> Float[Array, " nv"]:
+    """Generalised forces of the actuators, before the joints' bounds."""
     t, act = model.topology, model.actuators
     if t.nu == 0:
         return jnp.zeros(t.nv, q.dtype)
@@ -22,12 +40,33 @@ def actuator_force(
     u = jnp.clip(u, act.ctrl_range[:, 0], act.ctrl_range[:, 1])
     force = act.gain * u + act.bias[:, 0] + act.bias[:, 1] * length + act.bias[:, 2] * rate
     force = act.gear * jnp.clip(force, act.force_range[:, 0], act.force_range[:, 1])
-    total = scatter_sum(force, t.v_start[joint], t.nv)
-    bounds = take(model.joints.force_range, t.dof_joint)
-    return jnp.clip(total, bounds[:, 0], bounds[:, 1])
+    return scatter_sum(force, t.v_start[joint], t.nv)
 
 
-def passive_force(model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"]) -> Float[Array, " nv"]:
-    """-k (q - rest) - d qd of every joint."""
-    joint = model.topology.dof_joint
-    return -take(model.joints.stiffness, joint) * spring_stretch(model, q) - take(model.joints.damping, joint) * qd
+def passive_force(
+    model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"], kin: Kinematics | None = None
+) -> Float[Array, " nv"]:
+    """-k (q - rest) - d qd of every joint, and the gravity compensation that is none of its actuators'."""
+    t = model.topology
+    joint = t.dof_joint
+    force = -take(model.joints.stiffness, joint) * spring_stretch(model, q) - take(model.joints.damping, joint) * qd
+    if not t.compensated:
+        return force
+    by_motors = np.array([t.joints[j].actuated_gravcomp for j in joint], dtype=bool)
+    return force + jnp.where(by_motors, 0.0, gravity_compensation(model, _known(model, q, kin)))
+
+
+def _known(model: Model, q: Array, kin: Kinematics | None) -> Kinematics:
+    return forward_kinematics(model, q) if kin is None else kin
+
+
+def gravity_compensation(model: Model, kin: Kinematics) -> Float[Array, " nv"]:
+    """Sum of J_c^T (-gravcomp m g) over the bodies with gravity compensation, J_c the Jacobian of their centres of mass."""
+    t = model.topology
+    bodies = np.array(t.compensated, dtype=int)
+    if not len(bodies):
+        return jnp.zeros(t.nv, model.dtype)
+    last = t.nodes.of_body[bodies]
+    arm = take(kin.pos - kin.origin, last) + rotate(take(kin.rot, last), take(model.bodies.com, bodies))
+    force = -take(model.bodies.gravcomp * model.bodies.mass, bodies)[:, None] * model.gravity[None]
+    return from_nodes(model, kin, scatter_sum(jnp.concatenate([cross(arm, force), force], axis=-1), last, len(t.nodes.body)))

@@ -50,6 +50,12 @@ def gravity_force(model: Model, kin: Kinematics) -> Float[Array, " nv"]:
     return dot(kin.S, take(f, dofs.node))
 
 
+def from_nodes(model: Model, kin: Kinematics, wrench: Float[Array, "nnode 6"]) -> Float[Array, " nv"]:
+    """Generalised forces of wrenches on the nodes at `kin.origin`, world axes."""
+    moves = model.topology.dofs.moves.T[..., None]
+    return jnp.sum(kin.S * jnp.where(moves, wrench, 0.0).sum(1), axis=-1)
+
+
 def node_wrenches(model: Model, kin: Kinematics, wrench: Float[Array, "nbody 6"]) -> Array:
     """Body wrenches moved from the bodies' origins to `kin.origin`, on the bodies' last nodes."""
     last = model.topology.nodes.of_body

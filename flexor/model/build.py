@@ -37,7 +37,7 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
     pairs = [p for p in pairs if _prism_or_refused(d, geoms, p)]
     topology = _topology(d, geoms, pairs)
     tables = {
-        "bodies": _columns(d.bodies, "pos", "quat", "mass", "com", "inertia"),
+        "bodies": _columns(d.bodies, "pos", "quat", "mass", "com", "inertia", "gravcomp"),
         "joints": _joint_table(d),
         "geoms": _columns(geoms, "pos", "quat", "size"),
         "pairs": _pair_table(d, geoms, pairs),
@@ -87,7 +87,15 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
         bodies=tuple(b.name for b in d.bodies),
         parents=(-1, *(body[b.parent] for b in d.bodies[1:])),
         joints=tuple(
-            Joint(j.name, j.kind, body[j.body], j.range is not None, j.dry_friction or j.frictionloss > 0) for j in d.joints
+            Joint(
+                name=j.name,
+                kind=j.kind,
+                body=body[j.body],
+                limited=j.range is not None,
+                dry_friction=j.dry_friction or j.frictionloss > 0,
+                actuated_gravcomp=j.actuated_gravcomp,
+            )
+            for j in d.joints
         ),
         geoms=tuple(
             Geom(g.name, g.shape, body[g.body], ends[i], ends[i + 1], g.outline)
@@ -102,6 +110,8 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
         equalities=tuple(
             Equality(e.name, joint[e.first], None if e.second is None else joint[e.second]) for e in d.equalities
         ),
+        mocap=tuple(i for i, b in enumerate(d.bodies) if b.mocap),
+        compensated=tuple(i for i, b in enumerate(d.bodies) if b.compensated or b.gravcomp),
     )
 
 

@@ -54,7 +54,7 @@ class ModelWarning(UserWarning):
 @dataclass
 class BodySpec:
     """A body: its frame in its parent's frame, mass in kg, centre of mass in m and inertia about it in kg m^2 (xx yy zz xy
-    xz yz), both in body axes."""
+    xz yz), both in body axes. `gravcomp` is the share of its weight that is compensated; a `mocap` body is moved from outside."""
 
     name: str
     parent: str
@@ -63,6 +63,9 @@ class BodySpec:
     mass: float = 0.0
     com: ArrayLike = (0.0, 0.0, 0.0)
     inertia: ArrayLike = (0.0,) * 6
+    gravcomp: float = 0.0
+    compensated: bool = False
+    mocap: bool = False
 
 
 @dataclass
@@ -84,6 +87,7 @@ class JointSpec:
     range: tuple[float, float] | None = None
     force_range: tuple[float, float] = UNLIMITED
     dry_friction: bool = False
+    actuated_gravcomp: bool = False
 
 
 @dataclass

@@ -1,8 +1,9 @@
 """What description files cannot say, and how flexor writes and reads it.
 
 Every number has its parameter name (`pair.floor~foot.stiffness`); further keys are `gravity`, `reference`, `rest`,
-`keyframe.<name>`, and, as they change the topology, `joint.<name>.dry_friction`, `joint.<name>.limited` (0 takes a limit
-away), `geom.<name>.vertices` and `geom.<name>.outline`. Keys may be shell patterns (`pair.*.cfm`). MJCF holds them as
+`keyframe.<name>`, and, as they change the topology, `body.<name>.compensated`, `body.<name>.mocap`, `joint.<name>.dry_friction`,
+`joint.<name>.actuated_gravcomp`, `joint.<name>.limited` (0 takes a limit away), `geom.<name>.vertices` and
+`geom.<name>.outline`. Keys may be shell patterns (`pair.*.cfm`). MJCF holds them as
 `<numeric name="flexor.<key>" data="…"/>`, URDF as `<set name="<key>" value="…"/>` in a `<flexor>` element, which also
 lists the geoms, pairs, actuators, sites, equalities and keyframes. They are applied after all defaults.
 """
@@ -28,6 +29,9 @@ def structure_keys(model: Model) -> dict[str, np.ndarray]:
     for joint, loss in zip(model.topology.joints, np.asarray(model.joints.frictionloss), strict=True):
         if joint.dry_friction and not loss > 0:
             keys[f"joint.{joint.name}.dry_friction"] = np.ones(1)
+    for body in model.topology.compensated:
+        if not model.bodies.gravcomp[body]:
+            keys[f"body.{model.topology.bodies[body]}.compensated"] = np.ones(1)
     vertices = np.asarray(model.geoms.vertices, float)
     for geom in model.topology.geoms:
         if geom.shape == "mesh":
@@ -79,11 +83,18 @@ def set_structure(d: Description) -> None:
     """Moves the keys that change the topology from the overrides into the elements they belong to."""
     geoms = {g.name: g for g in d.geoms}
     joints = {j.name: j for j in d.joints}
+    bodies = {b.name: b for b in d.bodies}
     for key in list(d.overrides):
         kind, _, rest = key.partition(".")
         name, _, field = rest.rpartition(".")
         if kind == "joint" and field == "dry_friction" and name in joints:
             joints[name].dry_friction = bool(d.overrides.pop(key)[0])
+        elif kind == "body" and field == "compensated" and name in bodies:
+            bodies[name].compensated = bool(d.overrides.pop(key)[0])
+        elif kind == "body" and field == "mocap" and name in bodies:
+            bodies[name].mocap = bool(d.overrides.pop(key)[0])
+        elif kind == "joint" and field == "actuated_gravcomp" and name in joints:
+            joints[name].actuated_gravcomp = bool(d.overrides.pop(key)[0])
         elif kind == "joint" and field == "limited" and name in joints:
             if not d.overrides.pop(key)[0]:
                 joints[name].range = None

@@ -47,7 +47,7 @@ def read_mjcf(
     d = Description(name, source, ignore=ignore, mesh_vertices=mesh_vertices)
     names = _Names(m)
     refuse_unknown_physics(m, d, names)
-    d.bodies = [BodySpec(WORLD, "")] + [_body(m, i, names) for i in range(1, m.nbody)]
+    d.bodies = [BodySpec(WORLD, "")] + [_body(m, i, names, d) for i in range(1, m.nbody)]
     d.joints = [_joint(m, j, names, d) for j in range(m.njnt)]
     d.geoms = [_geom(m, g, names) for g in range(m.ngeom)]
     d.pairs = [_pair(m, p, names, d) for p in range(m.npair)]
@@ -64,10 +64,24 @@ def read_mjcf(
             f"keyframe '{moving[0]}' has velocities, but flexor keeps the coordinates of keyframes alone; give the velocities to "
             "`sim.reset(name, qd)`"
         )
+    _warn_of_keyframe_poses(m, d, names)
     d.filter_parent = not disabled(m, "FILTERPARENT")
     d.collisions = not disabled(m, "CONTACT", "CONSTRAINT")
     _read_extension(m, d)
     return d
+
+
+def _warn_of_keyframe_poses(m: mujoco.MjModel, d: Description, names: "_Names") -> None:
+    """Keyframes of mocap bodies elsewhere than the description has them, which no state of flexor's holds."""
+    rows = np.argsort(np.where(m.body_mocapid >= 0, m.body_mocapid, m.nbody))[: m.nmocap]
+    pos, quat = m.body_pos[rows].ravel(), m.body_quat[rows].ravel()
+    for k in range(m.nkey if m.nmocap and "mocap" not in d.ignore else 0):
+        if not (np.allclose(m.key_mpos[k], pos) and np.allclose(m.key_mquat[k], quat)):
+            d.warn(
+                f"keyframe '{names['key'][k]}' moves mocap bodies, whose poses are inputs in flexor: give them to each step as "
+                "`Control(mocap_pos=..., mocap_quat=...)`"
+            )
+            return
 
 
 class _Names:
@@ -108,7 +122,7 @@ class _Names:
         return [f"{bodies[b]}_{kind}{int(np.sum(owners[:i] == b))}" for i, b in enumerate(owners)]
 
 
-def _body(m: mujoco.MjModel, i: int, names: _Names) -> BodySpec:
+def _body(m: mujoco.MjModel, i: int, names: _Names, d: Description) -> BodySpec:
     R = quat_matrix(m.body_iquat[i])
     return BodySpec(
         name=names["body"][i],
@@ -118,6 +132,8 @@ def _body(m: mujoco.MjModel, i: int, names: _Names) -> BodySpec:
         mass=float(m.body_mass[i]),
         com=m.body_ipos[i].copy(),
         inertia=matrix_six(R @ np.diag(m.body_inertia[i]) @ R.T),
+        gravcomp=0.0 if "gravcomp" in d.ignore or disabled(m, "GRAVITY") else float(m.body_gravcomp[i]),
+        mocap=bool(m.body_mocapid[i] >= 0) and "mocap" not in d.ignore,
     )
 
 
@@ -143,9 +159,18 @@ def _joint(m: mujoco.MjModel, j: int, names: _Names, d: Description) -> JointSpe
         damping=0.0 if disabled(m, "DAMPER") else float(m.dof_damping[dof]),
         armature=float(m.dof_armature[dof]),
         frictionloss=0.0 if disabled(m, "FRICTIONLOSS", "CONSTRAINT") else float(m.dof_frictionloss[dof]),
-        range=tuple(m.jnt_range[j]) if limited else None,
+        range=_range(m, j, name, d) if limited else None,
         force_range=tuple(m.jnt_actfrcrange[j]) if m.jnt_actfrclimited[j] else UNLIMITED,
+        actuated_gravcomp=bool(m.jnt_actgravcomp[j]),
     )
+
+
+def _range(m: mujoco.MjModel, j: int, name: str, d: Description) -> tuple[float, float]:
+    """The limits of a joint. MuJoCo's margin makes them act that much earlier and hold the joint there: a narrower range."""
+    low, high = m.jnt_range[j] + m.jnt_margin[j] * np.array([1.0, -1.0])
+    if low > high:
+        d.fail(f"joint '{name}' has a limit margin of {m.jnt_margin[j]}, which leaves nothing of its range {m.jnt_range[j]}")
+    return float(low), float(high)
 
 
 def _geom(m: mujoco.MjModel, g: int, names: _Names) -> GeomSpec:

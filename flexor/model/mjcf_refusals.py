@@ -39,16 +39,14 @@ def _refuse_options(m: mujoco.MjModel, d: Description) -> None:
         d.refuse("fluid", f"option density {m.opt.density} and viscosity {m.opt.viscosity} make a fluid around the robot")
     if m.opt.enableflags & int(mujoco.mjtEnableBit.mjENBL_OVERRIDE):
         d.refuse("override", "option flag 'override' replaces the contact parameters of all geoms")
-    if m.opt.enableflags & int(mujoco.mjtEnableBit.mjENBL_SLEEP):
-        d.refuse("sleep", "option flag 'sleep' puts resting trees to sleep")
+    if m.opt.enableflags & int(mujoco.mjtEnableBit.mjENBL_SLEEP) and "sleep" not in d.ignore:
+        d.warn(
+            "option flag 'sleep' puts resting trees to sleep, which saves time and changes no motion; flexor steps them all"
+        )
 
 
 def _refuse_bodies(m: mujoco.MjModel, d: Description, names: Names) -> None:
     for i, name in enumerate(names["body"]):
-        if m.body_mocapid[i] >= 0:
-            d.refuse("mocap", f"body '{name}' is a mocap body, moved from outside")
-        if m.body_gravcomp[i] and not disabled(m, "GRAVITY"):
-            d.refuse("gravcomp", f"body '{name}' has gravity compensation {m.body_gravcomp[i]}")
         if m.body_plugin[i] >= 0:
             d.refuse("plugin", f"body '{name}' is driven by plugin '{names['plugin'][m.body_plugin[i]]}'")
 
@@ -58,8 +56,6 @@ def _refuse_joints(m: mujoco.MjModel, d: Description, names: Names) -> None:
         limited = m.jnt_limited[j] and not disabled(m, "LIMIT", "CONSTRAINT")
         if limited and int(m.jnt_type[j]) == int(mujoco.mjtJoint.mjJNT_BALL):
             d.refuse("ball-limit", f"ball joint '{name}' has a limit")
-        if limited and m.jnt_margin[j]:
-            d.refuse("margin", f"joint '{name}' has a limit margin of {m.jnt_margin[j]}")
         if np.any(m.jnt_stiffnesspoly[j]) and not disabled(m, "SPRING"):
             d.refuse("polynomial", f"joint '{name}' has a non-linear spring, stiffness polynomial {m.jnt_stiffnesspoly[j]}")
         damper = m.dof_dampingpoly[m.dof_jntid == j]

@@ -1,5 +1,6 @@
 """`Model`: every number of a robot as a differentiable leaf, its `Topology` beside it; `State` and `Control`."""
 
+import dataclasses
 from functools import lru_cache
 from typing import Any
 
@@ -15,13 +16,15 @@ from flexor.model.topology import Topology
 
 class Bodies(eqx.Module):
     """Frame of each body in its parent, and its inertia: mass, centre of mass, and inertia about it (xx yy zz xy xz yz), in
-    the body's axes. Row 0 is the world."""
+    the body's axes. Row 0 is the world. `gravcomp` is the share of the body's weight that a force at its centre of mass takes
+    away, in the bodies of `Topology.compensated`."""
 
     pos: Float[Array, "nbody 3"]
     quat: Float[Array, "nbody 4"]
     mass: Float[Array, " nbody"]
     com: Float[Array, "nbody 3"]
     inertia: Float[Array, "nbody 6"]
+    gravcomp: Float[Array, " nbody"]
 
 
 class Joints(eqx.Module):
@@ -189,27 +192,42 @@ class State(Pytree):
 
 class Control(Pytree):
     """Actuator inputs `u`, further generalised forces `tau`, and external wrenches on the bodies: moment about the body
-    origin and force, in world axes. A bare array stands for `u`; what is left out is zero."""
+    origin and force, in world axes. A bare array stands for `u`; what is left out is zero.
+
+    `mocap_pos` and `mocap_quat` are the poses in the world of the bodies that are moved from outside, in the order of
+    `Topology.mocap`; left out, those of the description.
+    """
 
     u: Float[Array, "*time nu"] | None = None
     tau: Float[Array, "*time nv"] | None = None
     wrench: Float[Array, "*time nbody 6"] | None = None
+    mocap_pos: Float[Array, "*time nmocap 3"] | None = None
+    mocap_quat: Float[Array, "*time nmocap 4"] | None = None
 
 
 def as_control(model: Model, control: Any) -> Control:
-    """`control` as a full `Control` with checked shapes; None stands for zeros."""
+    """`control` as a full `Control` with checked shapes; None stands for zeros, and for the description's mocap poses."""
     t, dtype = model.topology, model.dtype
-    given = (control.u, control.tau, control.wrench) if isinstance(control, Control) else (control, None, None)
+    whole = isinstance(control, Control)
+    given = (control.u, control.tau, control.wrench) if whole else (control, None, None)
     full = []
     for name, value, shape in zip(("u", "tau", "wrench"), given, ((t.nu,), (t.nv,), (len(t.bodies), 6)), strict=True):
-        if value is None:
-            value = _zeros(shape, dtype)
-        elif not isinstance(value, jax.Array) or value.dtype != dtype:
-            value = jnp.asarray(value, dtype)
-        if value.shape != shape:
-            raise ValueError(f"control `{name}` of '{t.name}' must have shape {shape}, got {value.shape}.")
+        value = _zeros(shape, dtype) if value is None else _checked(t, name, value, shape, dtype)
         full.append(value)
-    return jax.tree.unflatten(_FULL_CONTROL, full)
+    made = jax.tree.unflatten(_FULL_CONTROL, full)
+    if not whole or (control.mocap_pos is None and control.mocap_quat is None):
+        return made
+    shapes = {"mocap_pos": (len(t.mocap), 3), "mocap_quat": (len(t.mocap), 4)}
+    poses = {n: _checked(t, n, getattr(control, n), s, dtype) for n, s in shapes.items() if getattr(control, n) is not None}
+    return dataclasses.replace(made, **poses)
+
+
+def _checked(t: Topology, name: str, value: Any, shape: tuple[int, ...], dtype: Any) -> Array:
+    if not isinstance(value, jax.Array) or value.dtype != dtype:
+        value = jnp.asarray(value, dtype)
+    if value.shape != shape:
+        raise ValueError(f"control `{name}` of '{t.name}' must have shape {shape}, got {value.shape}.")
+    return value
 
 
 _FULL_CONTROL = jax.tree.structure(Control(*(np.zeros(s) for s in ((0,), (0,), (0, 6)))))  # type: ignore[arg-type]

@@ -112,11 +112,17 @@ def _check_room(model: Model, actuator: int, delay: Array | np.ndarray) -> None:
 
 
 def _with_rows(model: Model) -> Model:
-    """The model with dry friction switched on in every joint whose `frictionloss` is a positive number by now."""
-    loss = model.joints.frictionloss
+    """The model with dry friction switched on in every joint whose `frictionloss` is a positive number by now, and gravity
+    compensation in every body whose `gravcomp` is none of zero."""
+    loss, share = model.joints.frictionloss, model.bodies.gravcomp
+    topology = model.topology
+    if not isinstance(share, jax.core.Tracer):
+        compensated = tuple(sorted({*topology.compensated, *np.flatnonzero(np.asarray(share)).tolist()}))
+        if compensated != topology.compensated:
+            topology = dataclasses.replace(topology, compensated=compensated)
+            model = dataclasses.replace(model, topology=topology)
     if isinstance(loss, jax.core.Tracer):
         return model
-    topology = model.topology
     joints = tuple(
         j if j.dry_friction or not f > 0 else dataclasses.replace(j, dry_friction=True)
         for j, f in zip(topology.joints, np.asarray(loss), strict=True)

@@ -45,7 +45,8 @@ def _read_back(text: str, model: Model, ending: str) -> Model:
     except DescriptionError as error:
         raise DescriptionError(f"'{model.topology.name}' cannot be saved as {FORMATS[ending]}: {error}") from error
     if again.topology != model.topology:
-        fields = ("name", "bodies", "parents", "joints", "geoms", "pairs", "actuators", "keyframes", "sites", "equalities")
+        fields = ("name", "bodies", "parents", "joints", "geoms", "pairs", "actuators", "keyframes", "sites", "equalities",
+                  "mocap", "compensated")  # fmt: skip
         field = next(f for f in fields if getattr(again.topology, f) != getattr(model.topology, f))
         raise DescriptionError(f"'{model.topology.name}' cannot be saved as {FORMATS[ending]}: it would change its {field}.")
     return again

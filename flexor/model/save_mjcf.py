@@ -25,7 +25,9 @@ def mjcf_text(model: Model, keys: Mapping[str, np.ndarray]) -> str:
     _sites(elements[0], m, 0)
     for b in range(1, len(t.bodies)):
         pose = {"pos": number_text(m.bodies.pos[b]), "quat": number_text(m.bodies.quat[b])}
-        elements.append(ET.SubElement(elements[t.parents[b]], "body", {"name": t.bodies[b], **pose}))
+        moved = {"mocap": "true"} if b in t.mocap else {}
+        weight = {"gravcomp": number_text(m.bodies.gravcomp[b])} if m.bodies.gravcomp[b] else {}
+        elements.append(ET.SubElement(elements[t.parents[b]], "body", {"name": t.bodies[b], **pose, **moved, **weight}))
         _inertial(elements[b], m, b)
         _joints(elements[b], m, b)
         _geoms(elements[b], m, b)
@@ -77,6 +79,7 @@ def _joints(body: ET.Element, m: Model, b: int) -> None:
             attributes.update(ref=number_text(m.reference[q]), springref=number_text(m.rest[q]))
             attributes.update(_limit("actuatorfrclimited", "actuatorfrcrange", table.force_range[j]))
             attributes["limited"] = "true" if joint.limited else "false"
+            attributes.update({"actuatorgravcomp": "true"} if joint.actuated_gravcomp else {})
             if joint.limited:
                 attributes["range"] = number_text(np.clip(table.range[j], -1e9, 1e9))
         if joint.kind != "free":

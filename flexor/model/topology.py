@@ -20,13 +20,15 @@ SHAPES = ("plane", "sphere", "capsule", "box", "cylinder", "mesh")
 
 @dataclass(frozen=True)
 class Joint:
-    """A joint by which `body` moves against its parent; `kind` is hinge, slide, ball or free."""
+    """A joint by which `body` moves against its parent; `kind` is hinge, slide, ball or free. `actuated_gravcomp` counts the
+    gravity compensation that it feels among its actuators, within their `force_range`."""
 
     name: str
     kind: str
     body: int
     limited: bool = False
     dry_friction: bool = False
+    actuated_gravcomp: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,11 @@ class Equality:
 
 @dataclass(frozen=True)
 class Topology:
-    """The static part of a `Model`. `bodies[0]` is the world; joints are grouped by body, bodies in depth-first order."""
+    """The static part of a `Model`. `bodies[0]` is the world; joints are grouped by body, bodies in depth-first order.
+
+    `mocap` are the bodies on the world that are moved from outside (`Control.mocap_pos`), `compensated` those whose weight is
+    compensated (`Bodies.gravcomp`).
+    """
 
     name: str
     bodies: tuple[str, ...]
@@ -96,6 +102,8 @@ class Topology:
     keyframes: tuple[str, ...] = ()
     sites: tuple[Site, ...] = ()
     equalities: tuple[Equality, ...] = ()
+    mocap: tuple[int, ...] = ()
+    compensated: tuple[int, ...] = ()
 
     @cached_property
     def nq(self) -> int:

@@ -64,6 +64,12 @@ class Frames:
                 f"learned solvers know no delay, and actuator '{name}' of '{self.topology.name}' may have one: train for a model "
                 "without, and delay the inputs before they reach the simulator."
             )
+        if self.topology.mocap:
+            name = self.topology.bodies[self.topology.mocap[0]]
+            raise ValueError(
+                f"learned solvers know no mocap bodies, and '{name}' of '{self.topology.name}' is one: load the model with "
+                'ignore=["mocap"], which leaves it where the description has it.'
+            )
         turning = self.topology.joints_of("free", "ball")
         if not self.relative and len(turning):
             name = self.topology.joints[turning[0]].name

@@ -44,7 +44,10 @@ class MujocoSolver(AbstractSolver):
     def step(self, model: Model, state: State, control: Control, dt: Float[Array, ""]) -> State:
         control, history = delayed(model, state.history, control, dt)
         leaves, tree = jax.tree.flatten(model)
-        inputs = (state.q, state.qd, state.memory, control.u, control.tau, control.wrench, dt)
+        rows = np.array(model.topology.mocap, int)
+        pos = model.bodies.pos[rows] if control.mocap_pos is None else control.mocap_pos
+        quat = model.bodies.quat[rows] if control.mocap_quat is None else control.mocap_quat
+        inputs = (state.q, state.qd, state.memory, control.u, control.tau, control.wrench, pos, quat, dt)
         q, qd, warm = _step(tree, self.integrator, leaves, inputs)
         return State(q, qd, state.time + dt, warm, history)
 
@@ -95,9 +98,10 @@ _cache = _Cache()
 
 def _host_step(tree: Any, integrator: str, leaves: Any, inputs: Any) -> tuple[np.ndarray, ...]:
     arrays = [np.asarray(x) for x in leaves]
-    q, qd, warm, u, tau, wrench, dt = (np.asarray(x) for x in inputs)
+    q, qd, warm, u, tau, wrench, pos, quat, dt = (np.asarray(x) for x in inputs)
     with _cache.lock:
         m, d = _cache.get(tree, arrays)
+        d.mocap_pos[:], d.mocap_quat[:] = pos, quat
         _advance(m, d, integrator, float(dt), q, qd, warm, u, tau, wrench)
         return tuple(np.array(x, q.dtype) for x in (d.qpos, d.qvel, d.qacc_warmstart))
 

@@ -20,8 +20,9 @@ from flexor.dynamics import (
     passive_force,
 )
 from flexor.dynamics.crba import factor_inertia, solve_inertia
-from flexor.dynamics.rnea import node_wrenches
+from flexor.dynamics.rnea import from_nodes, node_wrenches
 from flexor.model.delay import check_delays, delayed, empty_history
+from flexor.model.mocap import with_mocap
 from flexor.model.model import Control, Model, State, as_control
 from flexor.solvers.integrators import AbstractIntegrator, SemiImplicitEuler
 from flexor.solvers.solver import AbstractSolver, class_name
@@ -78,6 +79,7 @@ class RigidSolver(AbstractSolver):
         self, model: Model, state: State, control: Control, dt: Float[Array, ""]
     ) -> tuple[Float[Array, " nq"], Float[Array, " nv"], Any]:
         """A step with impulses: forces, the velocity without impulses, the velocity with them, the displacement."""
+        model = with_mocap(model, control)
         now = _instant(model, tap("joint.q", state.q), tap("joint.qd", state.qd))
         force, wrench = _joint_forces(now, control), _wrench(now, control)
         force = force - _tapped_bias(now, bias_force(model, now.kin, now.qd)) + _generalised(now, wrench)
@@ -98,6 +100,7 @@ class RigidSolver(AbstractSolver):
         self, model: Model, q: Array, qd: Array, control: Control, extra_inertia: Array | None = None
     ) -> Float[Array, " nv"]:
         """Continuous-time accelerations under actuators, passive forces and those of contact, without impulses; by ABA."""
+        model = with_mocap(model, control)
         now = _instant(model, q, qd)
         force, load = _joint_forces(now, control), self._contact.forces(now).force
         force = force if load is None else force + load
@@ -122,8 +125,8 @@ def _joint_forces(now: Instant, control: Control) -> Float[Array, " nv"]:
     if listening():
         tap("link.rotation", body_poses(model, kin)[1])
         tap("link.velocity", body_velocities(model, kin, qd))
-    applied = tap("joint.applied_force", actuator_force(model, q, qd, control.u) + control.tau)
-    return applied + tap("joint.passive_force", passive_force(model, q, qd))
+    applied = tap("joint.applied_force", actuator_force(model, q, qd, control.u, kin) + control.tau)
+    return applied + tap("joint.passive_force", passive_force(model, q, qd, kin))
 
 
 def _wrench(now: Instant, control: Control) -> Float[Array, "nbody 6"]:
@@ -135,9 +138,7 @@ def _wrench(now: Instant, control: Control) -> Float[Array, "nbody 6"]:
 
 def _generalised(now: Instant, wrench: Float[Array, "nbody 6"]) -> Float[Array, " nv"]:
     """Generalised forces of wrenches on the bodies."""
-    moves = now.model.topology.dofs.moves.T[..., None]
-    carried = jnp.where(moves, node_wrenches(now.model, now.kin, wrench), 0.0).sum(1)
-    return jnp.sum(now.kin.S * carried, axis=-1)
+    return from_nodes(now.model, now.kin, node_wrenches(now.model, now.kin, wrench))
 
 
 def _tapped_bias(now: Instant, bias: Float[Array, " nv"]) -> Float[Array, " nv"]:

@@ -185,7 +185,9 @@ class Simulator(Pytree):
 
 def _only_inputs(controls: Control | None) -> bool:
     """Whether nothing but the actuators drives the robot."""
-    return controls is None or (controls.tau is None and controls.wrench is None)
+    return controls is None or all(
+        x is None for x in (controls.tau, controls.wrench, controls.mocap_pos, controls.mocap_quat)
+    )
 
 
 def _check_names(record: Sequence[str]) -> None:

@@ -18,15 +18,15 @@ from flexor.taps import TAPS, collect
 if TYPE_CHECKING:
     from flexor.solvers.simulator import Simulator
 
-PARTS = ("u", "tau", "wrench")
+PARTS = ("u", "tau", "wrench", "mocap_pos", "mocap_quat")
 
 
 class Stepper:
     """Steps a simulator in place; made by `sim.compile()`. A call of `step` is one call of compiled code: no JAX, no copies.
 
-    `q`, `qd`, `time`, the parts of the control (`u`, `tau`, `wrench`), `recorded` (by tap) and `parameters` (by name) are NumPy
-    arrays that stay the same objects and may be written to; with a `batch`, each has a row for every robot. `recorded` holds
-    quantities of the last step. Values are not checked: a state that diverges becomes nan.
+    `q`, `qd`, `time`, the parts of the control (`u`, `tau`, `wrench`, `mocap_pos`, `mocap_quat`), `recorded` (by tap) and
+    `parameters` (by name) are NumPy arrays that stay the same objects and may be written to; with a `batch`, each has a row for
+    every robot. `recorded` holds quantities of the last step. Values are not checked: a state that diverges becomes nan.
 
     Results are those of `Simulator.step`, to the bit. One stepper belongs to one thread; make several for several threads.
     """
@@ -63,6 +63,7 @@ class Stepper:
 
         t, n = model.topology, len(self._leaves)
         shapes = {"u": (t.nu,), "tau": (t.nv,), "wrench": (len(t.bodies), 6)}
+        shapes.update(mocap_pos=(len(t.mocap), 3), mocap_quat=(len(t.mocap), 4))
         given = [jax.ShapeDtypeStruct(shapes[name], dtype) for name in controls]
         values = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in free.values()]
         program = Direct(advance, self._leaves, given, values, feeds=range(n), size=batch, threads=threads)
@@ -75,9 +76,10 @@ class Stepper:
         self.recorded = dict(zip(record, program.outputs[n:], strict=True))
         for name, x in free.items():
             self.parameters[name][...] = np.asarray(x)
-        self.u = self._controls.get("u")
-        self.tau = self._controls.get("tau")
-        self.wrench = self._controls.get("wrench")
+        self.u, self.tau, self.wrench, self.mocap_pos, self.mocap_quat = (self._controls.get(name) for name in PARTS)
+        for poses, table in ((self.mocap_pos, model.bodies.pos), (self.mocap_quat, model.bodies.quat)):
+            if poses is not None:
+                poses[...] = np.asarray(table)[list(t.mocap)]
         self._shape = None if self.u is None else self.u.shape
         self.reset()
 

@@ -122,11 +122,6 @@ def test_contact_stiffness_carries_the_lighter_tree():
 REFUSED = {
     "fluid": (one(top='<option density="1.2"/>'), "density 1.2"),
     "override": (one(top='<option><flag override="enable"/></option>'), "override"),
-    "mocap": (one(outside='<body name="m" mocap="true"/>'), "body 'm'"),
-    "gravcomp": (
-        one(inside='<body name="w" gravcomp="1"><geom size="0.1" contype="0" conaffinity="0"/></body>'),
-        "body 'w'",
-    ),
     "ball-limit": (one(kind="ball", joint='range="0 1" limited="true"'), "joint 'j'"),
     "condim": (one(geom='condim="4"'), "'g'"),
     "margin": (one(geom='margin="0.01"'), "'g'"),
@@ -228,6 +223,8 @@ def test_what_does_not_act_is_no_obstacle():
     inactive = load(one(rest='<equality><joint name="e" joint1="j" active="false"/></equality>'))
     assert not inactive.topology.equalities
     load(one(geom='condim="4" contype="0" conaffinity="0" margin="1"'))
+    with pytest.warns(ModelWarning, match="'sleep' puts resting trees to sleep"):
+        load(one(top='<option><flag sleep="enable"/></option>'))
 
 
 def test_massless_bodies_are_refused_where_something_moves_nothing():

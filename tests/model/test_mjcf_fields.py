@@ -29,7 +29,6 @@ BOOKKEEPING = (
 )
 WITHIN_REFUSED = {
     "flex*": "deformable bodies", "efm*": "deformable bodies", "hfield_*": "shapes 'hfield' in pairs",
-    "jnt_actgravcomp": "gravcomp",
     "actuator_actlimited actuator_actrange actuator_actearly actuator_actadr actuator_dynprm": "internal dynamics",
     "actuator_cranklength": "slider-cranks", "actuator_lengthrange": "muscles", "actuator_ctrlspec": "several inputs",
     "geom_plugin": "shapes 'sdf' in pairs", "geom_fluid opt.wind": "fluids", "opt.sleep_tolerance": "sleep",
@@ -38,7 +37,7 @@ WITHIN_REFUSED = {
     "eq_objtype": "equalities of bodies",
     "tendon_type tendon_adr tendon_num tendon_plasticadr tendon_treenum tendon_treeid tendon_range tendon_margin tendon_length0 "
     "tendon_lengthspring tendon_invweight0 tendon_actfrclimited tendon_actfrcrange": "tendons",
-    "key_mpos key_mquat": "mocap bodies", "key_plastic": "springs that yield", "key_act": "internal dynamics",
+    "key_plastic": "springs that yield", "key_act": "internal dynamics",
 }  # fmt: skip
 """Fields that matter only together with something that is refused."""
 DERIVED = (
