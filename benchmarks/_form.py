@@ -105,9 +105,16 @@ def versions() -> dict[str, str]:
     return found
 
 
-def run(question: str, measure: Callable[[bool], Result]) -> None:
-    """Parses the command line, measures, prints, writes, and leaves with status 1 when a check does not hold."""
+def run(
+    question: str, measure: Callable[..., Result], add_options: Callable[[argparse.ArgumentParser], None] | None = None
+) -> None:
+    """Parses the command line, measures, prints, writes, and leaves with status 1 when a check does not hold.
+
+    A benchmark with options of its own adds them to the parser and gets them as keywords of `measure`.
+    """
     parser = argparse.ArgumentParser(description=question)
+    if add_options is not None:
+        add_options(parser)
     parser.add_argument("--quick", action="store_true", help="fewer cases, for a first look and for tests")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write machine, versions, rows and checks")
     options = parser.parse_args()
@@ -115,7 +122,8 @@ def run(question: str, measure: Callable[[bool], Result]) -> None:
         parser.error(f"the folder of '{options.json}' does not exist")
     name = Path(sys.argv[0]).stem
     start = time.perf_counter()
-    result = measure(options.quick)
+    own = {key: value for key, value in vars(options).items() if key not in ("quick", "json")}
+    result = measure(options.quick, **own)
     report = {
         "name": name,
         "question": question,

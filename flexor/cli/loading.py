@@ -45,6 +45,9 @@ class Robot:
     package_dirs: Annotated[
         list[Path] | None, typer.Option(help="Folder in which package:// meshes are looked for; may be repeated.")
     ] = None
+    missing: Annotated[
+        str | None, typer.Option(help="What to do about meshes that are not found: `raise` (default) or `skip`.")
+    ] = None
     self_collision: Annotated[
         bool | None,
         typer.Option(
@@ -70,7 +73,7 @@ class Robot:
         model = load(
             self.file, floating=self.floating, ground=self.ground, ignore=kinds,
             mesh_vertices=32 if self.mesh_vertices is None else self.mesh_vertices, package_dirs=self.package_dirs or (),
-            self_collision=self.self_collision,
+            self_collision=self.self_collision, missing=self.missing or "raise",
         )  # fmt: skip
         return self._set(model)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flexor.model.build import build
 from flexor.model.description import Description, DescriptionError, add_floating, add_ground, ignore_set
 from flexor.model.model import Model
-from flexor.model.urdf import is_urdf, read_urdf
+from flexor.model.urdf import first_element, is_urdf, read_urdf
 
 if TYPE_CHECKING:  # MuJoCo is imported where its objects or MJCF are read
     import mujoco
@@ -23,6 +23,7 @@ def load(
     self_collision: bool | None = None,
     package_dirs: Sequence[str | os.PathLike] = (),
     mesh_vertices: int = 32,
+    missing: str = "raise",
     dtype: Any = None,
 ) -> Model:
     """The model of a robot description.
@@ -30,10 +31,14 @@ def load(
     `x` is the path or text of a URDF or MJCF file, an `MjSpec` or an `MjModel`. `floating` puts a free joint under the root
     body, `ground` adds the plane z = 0. What flexor does not have raises, unless its kind is in `ignore` and it is left out.
     `self_collision` keeps the pairs of two moving bodies; by default URDFs have none and MJCF says by itself. URDF meshes of
-    the form package://name/file are looked for in `package_dirs` too. Hulls of meshes keep `mesh_vertices` corners.
+    the form package://name/file are looked for in `package_dirs` too; one that is not found raises, or, with missing="skip",
+    its shape is left out and a warning lists it. Hulls of meshes keep `mesh_vertices` corners.
     """
+    if missing not in ("raise", "skip"):
+        raise ValueError(f'`missing` says what happens to meshes that are not found, "raise" or "skip"; got {missing!r}.')
     ignored = ignore_set(ignore)
-    d = read(x, ignore=ignored, package_dirs=package_dirs, mesh_vertices=mesh_vertices, self_collision=self_collision)
+    d = read(x, ignore=ignored, package_dirs=package_dirs, mesh_vertices=mesh_vertices, self_collision=self_collision,
+             skip_missing=missing == "skip")  # fmt: skip
     if floating:
         add_floating(d)
     if ground:
@@ -42,7 +47,13 @@ def load(
 
 
 def read(
-    x: Any, *, ignore: frozenset[str], package_dirs: Sequence, mesh_vertices: int, self_collision: bool | None
+    x: Any,
+    *,
+    ignore: frozenset[str],
+    package_dirs: Sequence,
+    mesh_vertices: int,
+    self_collision: bool | None,
+    skip_missing: bool = False,
 ) -> Description:
     """The description behind whatever `load` takes."""
     if not isinstance(x, str | os.PathLike):
@@ -58,6 +69,12 @@ def read(
             package_dirs=package_dirs,
             mesh_vertices=mesh_vertices,
             self_collision=bool(self_collision),
+            skip_missing=skip_missing,
+        )
+    if first_element(text) in ("sdf", "world", "model"):
+        raise DescriptionError(
+            f"{source}: this is an SDF file of Gazebo, which flexor does not read; convert it to MJCF first (`sdf2mjcf file.sdf "
+            "file.xml`, of the package sdformat-mjcf)."
         )
     import mujoco
 

@@ -2,12 +2,16 @@
 
 The root link is a body welded to the world, unless it is called "world": then it is the world. Body frames are the link
 frames. Every joint that moves gets a motor of its name whose input, a force or torque, is bounded by the joint's effort.
-Velocity limits, safety controllers, transmissions, sensors and visuals are not read. A mimic joint has no motor; an equality of
-its own name ties it to the joint that it mimics (see `Equalities`). Without `self_collision`, collision shapes meet the ground
-and nothing else, since URDF has no way to say which links may touch; with it, links that are not neighbours do.
+A planar joint is two slides and a hinge with MuJoCo's names, `_TX`, `_TY` and `_RZ` behind its own; a floating joint is a free
+joint, and on a link that moves itself three slides and a ball, `_TX`, `_TY`, `_TZ` and `_R`. Velocity limits, safety controllers,
+sensors, visuals and the elements of other programs are not read, nor are transmissions, which a warning says. A mimic joint has no
+motor; an equality of its own name ties it to the joint that it mimics (see `Equalities`). Without `self_collision`, collision
+shapes meet the ground and nothing else, since URDF has no way to say which links may touch; with it, links that are not
+neighbours do.
 """
 
 import os
+import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -28,12 +32,19 @@ from flexor.model.description import (
     unique,
 )
 from flexor.model.extension import read_urdf_extension
-from flexor.model.frames import matrix_six, quat_matrix, rpy_quat, six_matrix
+from flexor.model.frames import IDENTITY, matrix_six, quat_matrix, quat_product, rpy_quat, six_matrix
 from flexor.model.inertia_checks import warn_doubtful_inertia
 from flexor.model.meshes import find_mesh, read_vertices
 
 FindMesh = Callable[[str], tuple[Path | None, list[str]]]
-KINDS = {"revolute": "hinge", "continuous": "hinge", "prismatic": "slide", "floating": "free", "fixed": None}
+KINDS = {
+    "revolute": "hinge",
+    "continuous": "hinge",
+    "prismatic": "slide",
+    "floating": "free",
+    "planar": "planar",
+    "fixed": None,
+}
 
 
 def read_urdf(
@@ -45,29 +56,35 @@ def read_urdf(
     package_dirs: Sequence[str | os.PathLike] = (),
     mesh_vertices: int = 32,
     self_collision: bool = False,
+    skip_missing: bool = False,
 ) -> Description:
-    """The description of a URDF text; `source` names it in errors, `folder` is where its relative meshes are."""
+    """The description of a URDF text; `source` names it in errors, `folder` is where its relative meshes are. Shapes whose
+    meshes are not found are left out with one warning where `skip_missing`."""
     d = Description("", source, ignore=ignore, mesh_vertices=mesh_vertices, allow_massless=True)
     robot = _parse(text, d)
-    d.name = robot.get("name") or d.fail("the <robot> has no name")
+    d.name = robot.get("name") or Path(source).stem
     links, joints = _tables(robot, d)
     order = _depth_first(links, joints, d)
     d.bodies = [BodySpec(WORLD, "")] + [_body(links[n], joints.get(n), d) for n in order if n != WORLD]
     _add_joints(d, [joints[n] for n in order if n in joints])
+    _sort_bodies(d)
     extension = robot.find("flexor")
     if extension is not None:
         read_urdf_extension(extension, d)
     else:
-        meshes = partial(find_mesh, base=folder, package_dirs=package_dirs)
-        d.geoms = [g for n in order for g in _geoms(links[n], d, meshes, self_collision)]
+        _warn_transmissions(robot, d)
+        meshes = _Meshes(partial(find_mesh, base=folder, package_dirs=package_dirs), skip_missing)
+        named = [links[b.name] for b in d.bodies if b.name in links]
+        d.geoms = [g for link in named for g in _geoms(link, d, meshes, self_collision)]
+        meshes.warn(d)
         _unique_geoms(d)
         _exclude_neighbours_of_base(d)
     warn_doubtful_inertia(d)
     return d
 
 
-def is_urdf(text: str) -> bool:
-    """Whether an XML text is a URDF: its first element is <robot>."""
+def first_element(text: str) -> str:
+    """Name of the first element of an XML text; empty where there is none."""
     rest = text
     while True:
         rest = rest[rest.find("<") :]
@@ -76,19 +93,34 @@ def is_urdf(text: str) -> bool:
         elif rest.startswith(("<?", "<!")):
             rest = rest[rest.find(">") + 1 :]
         else:
-            return rest.startswith("<robot")
+            found = re.match(r"<\s*([\w:.-]+)", rest)
+            return found[1] if found else ""
+
+
+def is_urdf(text: str) -> bool:
+    """Whether an XML text is a URDF: its first element is <robot>."""
+    return first_element(text) == "robot"
 
 
 def _parse(text: str, d: Description) -> ET.Element:
+    xacro = "this is a xacro file; expand it to a URDF first (`xacro file.xacro > file.urdf`, of the ROS package xacro)"
     try:
         robot = ET.fromstring(text.lstrip().encode())
     except ET.ParseError as error:
-        d.fail(f"the XML is broken: {error}")
+        d.fail(xacro if "<xacro:" in text else f"the XML is broken: {error}")
     if robot.tag != "robot":
         d.fail(f"a URDF starts with <robot>, this with <{robot.tag}>")
-    if any(e.tag.startswith("{http://www.ros.org/wiki/xacro}") or e.tag.startswith("xacro:") for e in robot.iter()):
-        d.fail("this is a xacro file; expand it to a URDF first (`xacro file.xacro > file.urdf`)")
+    if any("ros.org/wiki/xacro}" in e.tag or e.tag.startswith("xacro:") for e in robot.iter()):
+        d.fail(xacro)
     return robot
+
+
+def _warn_transmissions(robot: ET.Element, d: Description) -> None:
+    """Says that motors act at the joints, whatever reductions the file's transmissions have."""
+    names = [t.get("name", "") for t in robot.findall("transmission")]
+    if names:
+        count = f"transmission '{names[0]}' is" if len(names) == 1 else f"{len(names)} transmissions are"
+        d.warn(f"{count} not read; each motor acts on its joint directly, without a reduction")
 
 
 def _tables(robot: ET.Element, d: Description) -> tuple[dict[str, ET.Element], dict[str, ET.Element]]:
@@ -107,7 +139,7 @@ def _tables(robot: ET.Element, d: Description) -> tuple[dict[str, ET.Element], d
             d.fail(f"two joints are named '{name}'")
         joint_names.add(name)
         if joint.get("type") not in KINDS:
-            known = "fixed, revolute, continuous, prismatic and floating"
+            known = "fixed, revolute, continuous, prismatic, planar and floating"
             d.fail(f"joint '{name}' is of type '{joint.get('type')}'; flexor opens {known}")
         for end in ("parent", "child"):
             if _end(joint, end) not in links:
@@ -179,7 +211,8 @@ def _body(link: ET.Element, joint: ET.Element | None, d: Description) -> BodySpe
     if inertial is None:
         return body
     if inertial.find("mass") is None:
-        d.fail(f"{where} has an <inertial> without a <mass>")
+        d.warn(f"{where} has an <inertial> without a <mass>; it is opened without mass and inertia")
+        return body
     body.mass = float(_numbers(inertial.find("mass"), "value", (0.0,), d, where)[0])
     body.com, rotation = _origin(inertial, d, where)
     entries = [
@@ -198,34 +231,46 @@ def _add_joints(d: Description, elements: list[ET.Element]) -> None:
         kind, name = KINDS[joint.get("type", "")], joint.get("name", "")
         if kind is None:
             continue
-        body = _end(joint, "child")
-        where = f"joint '{name}'"
+        body, where = _end(joint, "child"), f"joint '{name}'"
         if kind == "free":
             _add_floating_joint(d, name, body)
             continue
         axis = _numbers(joint.find("axis"), "xyz", (1.0, 0.0, 0.0), d, where)
         if not np.linalg.norm(axis) > 0:
             d.fail(f"the axis of {where} is zero")
-        dynamics, limit = joint.find("dynamics"), joint.find("limit")
-        d.joints.append(
-            JointSpec(
-                name,
-                kind,
-                body,
-                reference=np.zeros(1),
-                rest=np.zeros(1),
-                axis=axis / np.linalg.norm(axis),
-                damping=_positive(dynamics, "damping", d, where),
-                frictionloss=_positive(dynamics, "friction", d, where),
-                range=_range(joint, d),
-            )
-        )
+        axis = axis / np.linalg.norm(axis)
+        dynamics = joint.find("dynamics")
+        losses = {"damping": _positive(dynamics, "damping", d, where), "friction": _positive(dynamics, "friction", d, where)}
+        if kind == "planar":
+            parts = _planar(name, axis)
+        else:
+            parts = [(name, kind, axis)]
+        for part, its_kind, along in parts:
+            spec = _one_coordinate(part, its_kind, body, along, losses["damping"], losses["friction"])
+            spec.range = None if kind == "planar" else _range(joint, d)
+            d.joints.append(spec)
         coupling = _mimic(joint, kinds, d)
         if coupling is not None:
             d.equalities.append(coupling)
             continue
-        effort = _positive(limit, "effort", d, where)
-        d.actuators.append(ActuatorSpec(name, name, ctrl_range=(-effort, effort) if effort > 0 else UNLIMITED))
+        effort = _positive(joint.find("limit"), "effort", d, where)
+        reach = (-effort, effort) if effort > 0 else UNLIMITED
+        d.actuators += [ActuatorSpec(part, part, ctrl_range=reach) for part, _, _ in parts]
+
+
+def _one_coordinate(name: str, kind: str, body: str, axis: np.ndarray, damping: float = 0, friction: float = 0) -> JointSpec:
+    zero = np.zeros(1)
+    return JointSpec(name, kind, body, reference=zero, rest=zero, axis=axis, damping=damping, frictionloss=friction)
+
+
+def _planar(name: str, normal: np.ndarray) -> list[tuple[str, str, np.ndarray]]:
+    """Names, kinds and axes of the two slides in the plane and of the hinge about its normal.
+
+    The slides are the x and y axes after the smallest turn that takes z to the normal, as in MuJoCo.
+    """
+    half = np.array([1 + normal[2], -normal[1], normal[0], 0.0])  # 2 cos(a/2) (cos(a/2), sin(a/2) axis)
+    R = quat_matrix(half) if np.any(half) else np.diag([1.0, -1.0, -1.0])
+    return [(f"{name}_TX", "slide", R[:, 0]), (f"{name}_TY", "slide", R[:, 1]), (f"{name}_RZ", "hinge", normal)]
 
 
 def _mimic(joint: ET.Element, kinds: dict[str, str | None], d: Description) -> EqualitySpec | None:
@@ -238,6 +283,9 @@ def _mimic(joint: ET.Element, kinds: dict[str, str | None], d: Description) -> E
     if other not in kinds:
         d.warn(f"{where} mimics joint '{other}', which does not exist; it is opened as a joint of its own")
         return None
+    tied = kinds[name], kinds[other]
+    if not set(tied) <= {"hinge", "slide", None}:
+        d.fail(f"{where} mimics joint '{other}', but only revolute and prismatic joints can be tied to each other")
     multiplier = _numbers(mimic, "multiplier", (1.0,), d, where)[0]
     offset = _numbers(mimic, "offset", (0.0,), d, where)[0]
     if kinds[other] is None:
@@ -271,16 +319,62 @@ def _range(joint: ET.Element, d: Description) -> tuple[float, float] | None:
 
 
 def _add_floating_joint(d: Description, name: str, body: str) -> None:
+    """A free joint where the parent stands still: the link then floats on the world; else three slides and a ball."""
     spec = next(b for b in d.bodies if b.name == body)
     if spec.parent not in static_bodies(d):
-        d.fail(f"joint '{name}' is floating on link '{spec.parent}', which moves itself; flexor floats only on the world")
-    if spec.parent != WORLD:
-        d.fail(f"joint '{name}' is floating on link '{spec.parent}'; its parent must be the root link, named 'world'")
+        d.joints += [_one_coordinate(f"{name}_T{'XYZ'[i]}", "slide", body, np.eye(3)[i]) for i in range(3)]
+        d.joints.append(JointSpec(f"{name}_R", "ball", body, np.array(IDENTITY), np.array(IDENTITY)))
+        return
+    by_name = {b.name: b for b in d.bodies}
+    while spec.parent != WORLD:
+        parent = by_name[spec.parent]
+        spec.pos = np.asarray(parent.pos, float) + quat_matrix(parent.quat) @ np.asarray(spec.pos, float)
+        spec.quat = quat_product(parent.quat, spec.quat)
+        spec.parent = parent.parent
     pose = np.concatenate([spec.pos, spec.quat])
     d.joints.append(JointSpec(name, "free", body, pose, pose))
 
 
-def _geoms(link: ET.Element, d: Description, find: FindMesh, self_collision: bool) -> list[GeomSpec]:
+def _sort_bodies(d: Description) -> None:
+    """Depth first again, with the joints in the order of their bodies: links that float have left their parents."""
+    children: dict[str, list[BodySpec]] = {b.name: [] for b in d.bodies}
+    for b in d.bodies[1:]:
+        children[b.parent].append(b)
+    order, stack = [], [d.bodies[0]]
+    while stack:
+        order.append(stack.pop())
+        stack.extend(reversed(children[order[-1].name]))
+    d.bodies = order
+    place = {b.name: i for i, b in enumerate(order)}
+    d.joints.sort(key=lambda j: place[j.body])
+
+
+class _Meshes:
+    """Finds the meshes of a file; remembers which it did not find where those are skipped."""
+
+    def __init__(self, find: FindMesh, skip: bool):
+        self.find, self.skip, self.missing = find, skip, list[str]()
+
+    def __call__(self, uri: str, link: str, d: Description) -> Path | None:
+        path, places = self.find(uri)
+        if path is None and not self.skip:
+            shown = ", ".join(places[:6]) + (", …" if len(places) > 6 else "")
+            d.fail(
+                f"the mesh '{uri}' of link '{link}' was not found; looked at {shown}. Pass package_dirs=[…] or set "
+                'ROS_PACKAGE_PATH to the folder that contains the package, or missing="skip" to do without such shapes'
+            )
+        if path is None:
+            self.missing.append(f"'{uri}' of link '{link}'")
+        return path
+
+    def warn(self, d: Description) -> None:
+        """One warning that lists the meshes that were skipped."""
+        if self.missing:
+            shapes = "shape is" if len(self.missing) == 1 else f"{len(self.missing)} shapes are"
+            d.warn(f"{shapes} left out, since their meshes were not found: {', '.join(self.missing)}")
+
+
+def _geoms(link: ET.Element, d: Description, meshes: _Meshes, self_collision: bool) -> list[GeomSpec]:
     """Collision shapes of a link, at the poses that the file gives."""
     body = link.get("name", "")
     found = []
@@ -292,11 +386,16 @@ def _geoms(link: ET.Element, d: Description, find: FindMesh, self_collision: boo
             d.fail(f"collision shape '{name}' of link '{body}' is none of {', '.join(_SHAPES)}")
         pos, quat = _origin(collision, d, f"link '{body}'")
         spec = GeomSpec(name, shape.tag, body, pos, quat, conaffinity=int(self_collision))
-        if shape.tag == "mesh":
-            spec.vertices = _mesh(shape, d, find, body)
-        else:
+        if shape.tag != "mesh":
             spec.size = _size(shape, d, f"collision shape '{name}' of link '{body}'")
-        found.append(spec)
+            found.append(spec)
+            continue
+        uri = shape.get("filename") or d.fail(f"a <mesh> of link '{body}' has no filename")
+        scale = _numbers(shape, "scale", (1.0, 1.0, 1.0), d, f"link '{body}'")
+        path = meshes(uri, body, d)
+        if path is not None:
+            spec.vertices = partial(_read_mesh, path, scale, d, body)
+            found.append(spec)
     return found
 
 
@@ -315,20 +414,6 @@ def _size(shape: ET.Element, d: Description, where: str) -> np.ndarray:
     if not (used > 0).all():
         d.fail(f"{where} has a size that is not positive")
     return size
-
-
-def _mesh(shape: ET.Element, d: Description, find: FindMesh, link: str) -> Callable[[], np.ndarray]:
-    """A function that reads the vertices of a mesh when they are needed; raises now if its file is not there."""
-    uri = shape.get("filename") or d.fail(f"a <mesh> of link '{link}' has no filename")
-    scale = _numbers(shape, "scale", (1.0, 1.0, 1.0), d, f"link '{link}'")
-    path, places = find(uri)
-    if path is None:
-        shown = ", ".join(places[:6]) + (", …" if len(places) > 6 else "")
-        d.fail(
-            f"the mesh '{uri}' of link '{link}' was not found; looked at {shown}. "
-            "Pass package_dirs=[…] or set ROS_PACKAGE_PATH to the folder that contains the package"
-        )
-    return partial(_read_mesh, path, scale, d, link)
 
 
 def _read_mesh(path: Path, scale: np.ndarray, d: Description, link: str) -> np.ndarray:

@@ -22,6 +22,7 @@ def load(
     self_collision: bool | None = None,
     package_dirs: Sequence[str | os.PathLike] = (),
     mesh_vertices: int = 32,
+    missing: str = "raise",
     dtype: Any = None,
 ) -> Model:
     """The model of a robot: a bundled name ("quadruped"), a name of example-robot-data ("anymal_c"), the path or text of a
@@ -39,6 +40,7 @@ def load(
         self_collision=self_collision,
         package_dirs=package_dirs,
         mesh_vertices=mesh_vertices,
+        missing=missing,
         dtype=dtype,
     )
 
@@ -46,4 +48,4 @@ def load(
 def _is_name(x: str) -> bool:
     """Whether a string can only be a short name: no markup, no folder, and no file of the endings that descriptions have."""
     plain = not x.lstrip().startswith("<") and "/" not in x and os.sep not in x
-    return plain and Path(x).suffix.lower() not in (".xml", ".urdf", ".mjcf") and x not in (".", "..")
+    return plain and Path(x).suffix.lower() not in (".xml", ".urdf", ".mjcf", ".sdf", ".world", ".xacro") and x not in (".", "..")

@@ -106,7 +106,7 @@ def test_the_broken_one_is_refused():
     path = next((f for f in FILES if f.name == BROKEN), None)
     if path is None:
         pytest.skip("example-robot-data is not installed")
-    with pytest.raises(DescriptionError, match=r"ur3.urdf: the <robot> has no name"):
+    with pytest.raises(DescriptionError, match=r"ur3.urdf: there is no <link>"):
         load(path)
 
 
@@ -137,7 +137,6 @@ HINGE = JOINT.format("ab", "revolute", "a", "b", '<axis xyz="0 0 2"/><dynamics d
 
 FAILURES = {
     "the XML is broken": "<robot name='r'><link></robot>",
-    "the <robot> has no name": robot(A, name=""),
     "there is no <link>": robot(),
     "a <link> has no name": robot("<link/>"),
     "two links are named 'a'": robot(A, A),
@@ -149,16 +148,19 @@ FAILURES = {
     ),
     "the child of joint 'ab' is link 'b', which does not exist": robot(A, HINGE),
     "link 'b' is the child of two joints, 'ab' and 'x'": robot(A, B, HINGE, JOINT.format("x", "fixed", "a", "b", "")),
-    "joint 'ab' is of type 'planar'": robot(A, B, HINGE.replace("revolute", "planar")),
+    "joint 'ab' is of type 'screw'; flexor opens fixed, revolute": robot(A, B, HINGE.replace("revolute", "screw")),
     "the axis of joint 'ab' is zero": robot(A, B, HINGE.replace("0 0 2", "0 0 0")),
     "joint 'ab': attribute xyz='0 0 x' should be 3 finite numbers": robot(A, B, HINGE.replace("0 0 2", "0 0 x")),
     "joint 'ab' has a negative damping, -0.1": robot(A, B, HINGE.replace('"0.1"', '"-0.1"')),
-    "link 'b' has an <inertial> without a <mass>": robot(A, B.replace('<mass value="1"/>', ""), HINGE),
     "body 'b' has mass -1.0 kg": robot(A, B.replace('mass value="1"', 'mass value="-1"'), HINGE),
-    "is floating on link 'b', which moves itself": robot(A, B, C, HINGE, JOINT.format("f", "floating", "b", "c", "")),
+    "joint 'bc' mimics joint 'ab', but only revolute and prismatic joints": robot(
+        A, B, C, HINGE.replace("revolute", "planar"), JOINT.format("bc", "continuous", "b", "c", '<mimic joint="ab"/>')
+    ),
     "is none of sphere, box": robot(LINK.format("a", "<collision><geometry><cone/></geometry></collision>")),
     "has a size that is not positive": robot(LINK.format("a", "<collision><geometry><sphere/></geometry></collision>")),
-    "this is a xacro file": robot("<xacro:a/>", name='name="r" xmlns:xacro="http://www.ros.org/wiki/xacro"'),
+    "this is a xacro file; expand it": robot("<xacro:a/>", name='name="r" xmlns:xacro="http://www.ros.org/wiki/xacro"'),
+    "expand it to a URDF first (`xacro file": robot("<xacro:a/>"),
+    "this is an SDF file of Gazebo, which flexor does not read; convert it to MJCF": '<?xml version="1.0"?>\n<sdf version="1.6"/>',
 }
 
 
@@ -209,6 +211,82 @@ def test_meshes_of_texts_are_found_by_package_dirs_and_environment(tmp_path, mon
         load(text, floating=True, ground=True)
 
 
+def test_meshes_that_are_missing_may_be_skipped():
+    ball = '<collision><geometry><sphere radius="0.1"/></geometry></collision>'
+    lost = '<collision><geometry><mesh filename="{}"/></geometry></collision>'
+    text = robot(LINK.format("a", ball + lost.format("x.stl") + lost.format("package://p/y.dae")))
+    with pytest.raises(DescriptionError, match=r'mesh \'x.stl\' of link \'a\' was not found.*missing="skip"'):
+        load(text)
+    listed = r"2 shapes are left out, since their meshes were not found: 'x.stl' of link 'a', 'package://p/y.dae' of link 'a'\."
+    with pytest.warns(ModelWarning, match=listed):
+        model = load(text, missing="skip")
+    assert [g.shape for g in model.topology.geoms] == ["sphere"]
+    with pytest.raises(ValueError, match="`missing` says what happens to meshes that are not found"):
+        load(text, missing="ignore")
+
+
+def test_a_robot_without_a_name_is_called_after_its_file(tmp_path):
+    (tmp_path / "arm.urdf").write_text(robot(A, name=""))
+    assert load(tmp_path / "arm.urdf").topology.name == "arm"
+
+
+def test_transmissions_and_foreign_elements_are_left_aside():
+    motor = '<actuator name="m"><mechanicalReduction>50</mechanicalReduction></actuator>'
+    gear = f'<transmission name="t"><joint name="ab"/>{motor}</transmission>'
+    foreign = '<gazebo reference="b"><mu1>0.2</mu1></gazebo><drake:x xmlns:drake="d"/><ros2_control name="c"/>'
+    with pytest.warns(ModelWarning, match="transmission 't' is not read; each motor acts on its joint directly"):
+        model = load(robot(A, B, HINGE, gear, foreign))
+    assert float(model.actuators.gear[0]) == 1
+    with pytest.warns(ModelWarning, match="2 transmissions are not read"):
+        load(robot(A, B, HINGE, gear, gear))
+
+
+NORMALS = ["0 0 1", "0 0 -3", "1 2 0.5", "-1 0 0"]
+
+
+@pytest.mark.parametrize("normal", NORMALS)
+def test_a_planar_joint_is_mujocos_two_slides_and_hinge(normal):
+    planar = JOINT.format("p", "planar", "a", "b", f'<origin xyz="1 2 3" rpy="0.1 0.2 0.3"/><axis xyz="{normal}"/>')
+    text = robot(A, B, planar)
+    oracle, model = mujoco.MjModel.from_xml_string(text), quiet_load(text)
+    assert [j.name for j in model.topology.joints] == ["p_TX", "p_TY", "p_RZ"]
+    assert [oracle.joint(i).name for i in range(oracle.njnt)] == [j.name for j in model.topology.joints]
+    np.testing.assert_allclose(model.joints.axis, oracle.jnt_axis, atol=1e-12)
+    q = np.array([0.3, -0.2, 0.7])
+    data = mujoco.MjData(oracle)
+    data.qpos[:] = q
+    mujoco.mj_kinematics(oracle, data)
+    pos, rot = body_poses(model, q)
+    np.testing.assert_allclose(pos[2], data.body("b").xpos, atol=1e-12)
+    np.testing.assert_allclose(rot[2], data.body("b").xmat.reshape(3, 3), atol=1e-12)
+    assert [a.name for a in model.topology.actuators] == ["p_TX", "p_TY", "p_RZ"]
+
+
+def test_a_floating_joint_on_a_link_that_stands_still_is_free():
+    """The link leaves its parent for the world, at the pose that it had; the other bodies stay depth first."""
+    fixed = JOINT.format("ac", "fixed", "a", "c", '<origin xyz="1 0 0" rpy="0 0 1.5707963267948966"/>')
+    floating = JOINT.format("f", "floating", "c", "b", '<origin xyz="0 2 0"/>')
+    after = LINK.format("d", "") + JOINT.format("ad", "continuous", "a", "d", "")
+    model = load(robot(A, B, C, fixed, floating, after))
+    t = model.topology
+    assert t.bodies == ("world", "a", "c", "d", "b")
+    assert [t.bodies[p] for p in t.parents[1:]] == ["world", "a", "a", "world"]
+    assert [(j.name, j.kind) for j in t.joints] == [("ad", "hinge"), ("f", "free")]
+    half = np.sqrt(0.5)
+    np.testing.assert_allclose(model.reference[1:], [-1, 0, 0, half, 0, 0, half], atol=1e-12)
+
+
+def test_a_floating_joint_on_a_link_that_moves_is_three_slides_and_a_ball():
+    model = load(robot(A, B, C, HINGE, JOINT.format("f", "floating", "b", "c", '<origin xyz="0 0 1"/>')))
+    joints = [(j.name, j.kind) for j in model.topology.joints]
+    assert joints == [("ab", "hinge"), ("f_TX", "slide"), ("f_TY", "slide"), ("f_TZ", "slide"), ("f_R", "ball")]
+    angle, shift, turn = 0.4, np.array([0.1, 0.2, 0.3]), np.array([0.5, 0.5, 0.5, 0.5])
+    pos, rot = body_poses(model, np.concatenate([[angle], shift, turn]))
+    base = np.array([[np.cos(angle), -np.sin(angle), 0], [np.sin(angle), np.cos(angle), 0], [0, 0, 1]])
+    np.testing.assert_allclose(pos[3], base @ (shift + [0, 0, 1]), atol=1e-12)
+    np.testing.assert_allclose(rot[3], base @ np.array([[0, 0, 1], [1, 0, 0], [0, 1, 0]]), atol=1e-12)
+
+
 def test_numbers_of_a_small_urdf():
     inertial = '<inertial><origin xyz="1 2 3" rpy="0 0 1.5707963267948966"/>'
     model = load(robot(A, B.replace("<inertial>", inertial).replace('ixx="1"', 'ixx="1.5"'), HINGE))
@@ -235,6 +313,7 @@ def test_self_collision_spares_neighbours():
 
 
 WARNINGS = {
+    "link 'b' has an <inertial> without a <mass>; it is opened without": B.replace('<mass value="1"/>', ""),
     "link 'b' has mass 1 kg but an inertia that is not positive definite": B.replace('izz="1"', 'izz="-1"'),
     "link 'b' has principal moments of inertia that miss the triangle inequality": B.replace('izz="1"', 'izz="3"'),
     "link 'b' has an inertia but no mass": B.replace('value="1"', 'value="0"'),
