@@ -7,8 +7,7 @@ refused is counted by feature: a file with several is in several rows.
 
 Of what opens, M, the bias forces and the acceleration without constraints (with springs, dampers, actuators at random inputs, and
 whatever else acts) are compared with MuJoCo's at random states, in float64. M_ij is relative to sqrt(M_ii M_jj), the bias to its
-largest entry, and so is the acceleration, in units of 1 / sqrt(M_ii). Contact distances and normals are compared where MuJoCo has a
-contact and both see the same shapes. With `--motion`, some robots also take their first step and move for a second beside MuJoCo.
+largest entry, and so is the acceleration, in units of 1 / sqrt(M_ii).
 
 Every file is tried in a worker process with a limit of time: one that crashes or hangs is a row of the table, no more.
 """

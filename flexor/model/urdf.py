@@ -3,11 +3,11 @@
 The root link is a body welded to the world, unless it is called "world": then it is the world. Body frames are the link
 frames. Every joint that moves gets a motor of its name whose input, a force or torque, is bounded by the joint's effort.
 A planar joint is two slides and a hinge with MuJoCo's names, `_TX`, `_TY` and `_RZ` behind its own; a floating joint is a free
-joint, and on a link that moves itself three slides and a ball, `_TX`, `_TY`, `_TZ` and `_R`. Velocity limits, safety controllers,
-sensors, visuals and the elements of other programs are not read, nor are transmissions, which a warning says. A mimic joint has no
-motor; an equality of its own name ties it to the joint that it mimics (see `Equalities`). Without `self_collision`, collision
-shapes meet the ground and nothing else, since URDF has no way to say which links may touch; with it, links that are not
-neighbours do.
+joint, and on a link that moves itself three slides and a ball, `_TX`, `_TY`, `_TZ` and `_R`. Velocity limits, safety
+controllers, sensors, visuals and the elements of other programs are not read, nor are transmissions, of which a warning
+tells. A mimic joint has no motor; an equality of its own name ties it to the joint that it mimics (see `Equalities`). Without
+`self_collision`, collision shapes meet the ground and nothing else, since URDF has no way to say which links may touch; with
+it, links that are not neighbours do.
 """
 
 import os
@@ -241,10 +241,7 @@ def _add_joints(d: Description, elements: list[ET.Element]) -> None:
         axis = axis / np.linalg.norm(axis)
         dynamics = joint.find("dynamics")
         losses = {"damping": _positive(dynamics, "damping", d, where), "friction": _positive(dynamics, "friction", d, where)}
-        if kind == "planar":
-            parts = _planar(name, axis)
-        else:
-            parts = [(name, kind, axis)]
+        parts = _planar(name, axis) if kind == "planar" else [(name, kind, axis)]
         for part, its_kind, along in parts:
             spec = _one_coordinate(part, its_kind, body, along, losses["damping"], losses["friction"])
             spec.range = None if kind == "planar" else _range(joint, d)

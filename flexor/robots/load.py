@@ -48,4 +48,8 @@ def load(
 def _is_name(x: str) -> bool:
     """Whether a string can only be a short name: no markup, no folder, and no file of the endings that descriptions have."""
     plain = not x.lstrip().startswith("<") and "/" not in x and os.sep not in x
-    return plain and Path(x).suffix.lower() not in (".xml", ".urdf", ".mjcf", ".sdf", ".world", ".xacro") and x not in (".", "..")
+    return (
+        plain
+        and Path(x).suffix.lower() not in (".xml", ".urdf", ".mjcf", ".sdf", ".world", ".xacro")
+        and x not in (".", "..")
+    )

@@ -160,7 +160,7 @@ FAILURES = {
     "has a size that is not positive": robot(LINK.format("a", "<collision><geometry><sphere/></geometry></collision>")),
     "this is a xacro file; expand it": robot("<xacro:a/>", name='name="r" xmlns:xacro="http://www.ros.org/wiki/xacro"'),
     "expand it to a URDF first (`xacro file": robot("<xacro:a/>"),
-    "this is an SDF file of Gazebo, which flexor does not read; convert it to MJCF": '<?xml version="1.0"?>\n<sdf version="1.6"/>',
+    "this is an SDF file of Gazebo, which flexor does not read; convert it": '<?xml version="1.0"?>\n<sdf version="1.6"/>',
 }
 
 
@@ -217,7 +217,9 @@ def test_meshes_that_are_missing_may_be_skipped():
     text = robot(LINK.format("a", ball + lost.format("x.stl") + lost.format("package://p/y.dae")))
     with pytest.raises(DescriptionError, match=r'mesh \'x.stl\' of link \'a\' was not found.*missing="skip"'):
         load(text)
-    listed = r"2 shapes are left out, since their meshes were not found: 'x.stl' of link 'a', 'package://p/y.dae' of link 'a'\."
+    listed = (
+        r"2 shapes are left out, since their meshes were not found: 'x.stl' of link 'a', 'package://p/y.dae' of link 'a'\."
+    )
     with pytest.warns(ModelWarning, match=listed):
         model = load(text, missing="skip")
     assert [g.shape for g in model.topology.geoms] == ["sphere"]
