@@ -37,7 +37,10 @@ TAPS: dict[str, Tap] = {
     "link.rotation": Tap("nbody 3 3", "1", "rotation matrix of the body's frame in the world; to be read only"),
     "link.velocity": Tap("nbody 6", "rad/s, m/s", "angular, and that of the body's origin, world axes; to be read only"),
     "joint.applied_force": Tap("nv", "N m, N", "actuators and `Control.tau`", mean=True),
-    "joint.passive_force": Tap("nv", "N m, N", "springs, dampers, gravity compensation", mean=True),
+    "tendon.length": Tap("ntendon", "m", "length of every tendon, as its spring feels it (a fixed tendon: rad, m)"),
+    "tendon.velocity": Tap("ntendon", "m/s", "rate of the length, as its damper feels it"),
+    "tendon.force": Tap("ntendon", "N", "spring and damper of every tendon; negative where it pulls", mean=True),
+    "joint.passive_force": Tap("nv", "N m, N", "springs and dampers, those of tendons too, gravity compensation", mean=True),
     "joint.gravity_force": Tap("nv", "N m, N", "generalised gravity, part of the bias", mean=True),
     "joint.bias_force": Tap(
         "nv", "N m, N", "Coriolis, centrifugal and gravity: what RNEA returns at zero acceleration", mean=True

@@ -168,6 +168,7 @@ CONJUGATE: dict[str, tuple[str, tuple[int, ...] | None, float]] = {
     "joint.gravity_force": ("joint.qd", None, -1.0),
     "joint.bias_force": ("joint.qd", None, -1.0),
     "link.external_force": ("link.velocity", None, 1.0),
+    "tendon.force": ("tendon.velocity", None, 1.0),
     "contact.normal_force": ("contact.relative_velocity", (0,), 1.0),
     "contact.friction_force": ("contact.relative_velocity", (1, 2), 1.0),
 }

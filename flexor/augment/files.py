@@ -102,10 +102,12 @@ def _layout_to_json(layout: Layout) -> dict[str, Any]:
         "bodies": layout.bodies,
         "contacts": layout.contacts,
         "taps": layout.taps,
+        "tendons": layout.tendons,
     }
 
 
 def _layout_from_json(data: dict[str, Any]) -> Layout:
     joints = tuple((str(n), str(k), bool(limited)) for n, k, limited in data["joints"])
     taps = tuple((str(n), tuple(shape)) for n, shape in data["taps"])
-    return Layout(data["name"], joints, tuple(data["bodies"]), tuple(data["contacts"]), taps)
+    tendons = tuple(data.get("tendons", ()))
+    return Layout(data["name"], joints, tuple(data["bodies"]), tuple(data["contacts"]), taps, tendons)

@@ -21,8 +21,8 @@ from flexor.spatial import quat_to_matrix
 
 
 class Atom(NamedTuple):
-    """The smallest part of a quantity that can be selected: its label, the names by which it is found, which joint, body or
-    candidate it belongs to, its columns in the features, which of them change sign in a mirror, and which are scaled."""
+    """The smallest part of a quantity that can be selected: its label, the names by which it is found, which joint, body,
+    candidate or tendon it belongs to, its columns in the features, which change sign in a mirror, and which are scaled."""
 
     label: str
     names: tuple[str, ...]
@@ -34,21 +34,22 @@ class Atom(NamedTuple):
 
 @dataclass(frozen=True)
 class Layout:
-    """Names of joints (with kind and whether they have limits), bodies and contact candidates; taps in the order of computation,
-    with their shapes."""
+    """Names of joints (with kind and whether they have limits), bodies, contact candidates and tendons; taps in the order of
+    computation, with their shapes."""
 
     robot: str
     joints: tuple[tuple[str, str, bool], ...]
     bodies: tuple[str, ...]
     contacts: tuple[str, ...]
     taps: tuple[tuple[str, tuple[int, ...]], ...]
+    tendons: tuple[str, ...] = ()
 
     @staticmethod
     def of(model: Model, taps: tuple[tuple[str, tuple[int, ...]], ...]) -> "Layout":
         """The layout of a robot whose solver computes `taps`."""
         t = model.topology
         joints = tuple((j.name, j.kind, j.limited) for j in t.joints)
-        return Layout(t.name, joints, t.bodies, contact_names(t), taps)
+        return Layout(t.name, joints, t.bodies, contact_names(t), taps, tuple(x.name for x in t.tendons))
 
     @cached_property
     def topology(self) -> Topology:
@@ -63,7 +64,8 @@ class Layout:
     def differs(self, other: "Layout", kinds: set[str]) -> str | None:
         """What is different in the names of the given kinds, as a clause; None if nothing is."""
         parts = {"joint": ("joints", self.joints, other.joints), "link": ("bodies", self.bodies, other.bodies),
-                 "contact": ("contact candidates", self.contacts, other.contacts)}  # fmt: skip
+                 "contact": ("contact candidates", self.contacts, other.contacts),
+                 "tendon": ("tendons", self.tendons, other.tendons)}  # fmt: skip
         for kind in sorted(kinds):
             what, mine, theirs = parts[kind]
             if mine != theirs:
@@ -103,6 +105,8 @@ def _atoms(layout: Layout, tap: str) -> tuple[Atom, ...]:
         names = [(t.dof_name(i), t.joints[t.dof_joint[i]].name) for i in range(t.nv)]
     elif kind == "link":
         names = [(b,) for b in layout.bodies]
+    elif kind == "tendon":
+        names = [(x,) for x in layout.tendons]
     else:
         names = [(c, re.sub(r"\.\d+$", "", c)) for c in layout.contacts]
     rows = range(1 if kind == "link" else 0, len(names))  # the world does not move and is not pushed

@@ -8,7 +8,7 @@ from flexor.contact.contacts import Contacts, contact_jacobian, tapped
 from flexor.contact.detect import detect
 from flexor.contact.equality import violation
 from flexor.contact.friction import AbstractFriction, BrownMcPhee
-from flexor.dynamics import Kinematics
+from flexor.dynamics import Kinematics, tendon_jacobian, tendon_lengths
 from flexor.model.model import Model
 from flexor.spatial import matvec
 from flexor.taps import tap
@@ -29,7 +29,7 @@ class Penalty(AbstractContact):
 
     def forces(self, now: Instant) -> Loads:
         model, kin, q, qd = now
-        joints = self.limit_force(model, q, qd) + self.friction_force(model, qd)
+        joints = self.limit_force(now) + self.friction_force(now)
         if model.topology.equalities:
             joints = joints + self.equality_force(model, q, qd)
         return Loads(joints + self.contact_force(model, kin, detect(model, kin), qd))
@@ -54,8 +54,9 @@ class Penalty(AbstractContact):
         force = contacts.pairs.stiffness * safe**self.exponent * jnp.maximum(1 + contacts.pairs.damping * rate, 0.0)
         return jnp.where(touching, force, 0.0)
 
-    def limit_force(self, model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"]) -> Float[Array, " nv"]:
-        """Spring-damper force of the joint limits, zero inside the range, never pulling a joint into its limit."""
+    def limit_force(self, now: Instant) -> Float[Array, " nv"]:
+        """Spring-damper force of the limits of joints and tendons, zero inside the range, never pulling into the limit."""
+        model, kin, q, qd = now
         force = jnp.zeros_like(qd)
         limited = model.topology.limited
         if len(limited):
@@ -63,9 +64,13 @@ class Penalty(AbstractContact):
             k, d = model.joints.limit_stiffness[limited], model.joints.limit_damping[limited]
             low = model.joints.range[limited, 0] - q[at_q]
             high = q[at_q] - model.joints.range[limited, 1]
-            up = jnp.where(low > 0, jnp.maximum(k * low - d * qd[at_v], 0.0), 0.0)
-            down = jnp.where(high > 0, jnp.maximum(k * high + d * qd[at_v], 0.0), 0.0)
-            force = force.at[at_v].set(up - down)
+            force = force.at[at_v].set(_stop(low, -qd[at_v], k, d) - _stop(high, qd[at_v], k, d))
+        if len(model.topology.limited_tendons):
+            table, J = model.tendons, tendon_jacobian(model, kin)
+            length, rate = tendon_lengths(model, kin, q), matvec(J, qd)
+            low, high = table.range[:, 0] - length, length - table.range[:, 1]
+            up = _stop(low, -rate, table.limit_stiffness, table.limit_damping)
+            force = force + (up - _stop(high, rate, table.limit_stiffness, table.limit_damping)) @ J
         return tap("joint.limit_force", force)
 
     def equality_force(self, model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"]) -> Float[Array, " nv"]:
@@ -74,7 +79,17 @@ class Penalty(AbstractContact):
         table = model.equalities
         return tap("joint.equality_force", -(table.stiffness * r + table.damping * matvec(J, qd)) @ J)
 
-    def friction_force(self, model: Model, qd: Float[Array, " nv"]) -> Float[Array, " nv"]:
-        """Dry friction in the joints, smoothed at rest."""
+    def friction_force(self, now: Instant) -> Float[Array, " nv"]:
+        """Dry friction in joints and tendons, smoothed at rest."""
+        model, kin, _, qd = now
         loss = model.joints.frictionloss[model.topology.dof_joint]
-        return tap("joint.friction_force", -loss * jnp.tanh(qd / self.joint_velocity))
+        force = -loss * jnp.tanh(qd / self.joint_velocity)
+        if len(model.topology.dry_tendons):
+            J = tendon_jacobian(model, kin)
+            force = force - (model.tendons.frictionloss * jnp.tanh(matvec(J, qd) / self.joint_velocity)) @ J
+        return tap("joint.friction_force", force)
+
+
+def _stop(depth: Array, rate: Array, stiffness: Array, damping: Array) -> Array:
+    """k depth + d rate of what is beyond an end and goes further with `rate`; never pulling, zero within the range."""
+    return jnp.where(depth > 0, jnp.maximum(stiffness * depth + damping * rate, 0.0), 0.0)

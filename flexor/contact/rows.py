@@ -23,6 +23,7 @@ from flexor.contact.contact import Instant
 from flexor.contact.equality import violation
 from flexor.contact.problem import Bounded, visit_rows
 from flexor.dynamics.crba import inverse_times
+from flexor.dynamics.tendons import tendon_jacobian, tendon_lengths
 from flexor.model.model import Model
 from flexor.model.topology import Topology
 from flexor.spatial import matvec, take
@@ -44,8 +45,9 @@ class Rows(NamedTuple):
 
 
 def row_slices(t: Topology) -> dict[str, slice]:
-    """The places of the rows in their order, by kind: joint limits (lower, then upper ends), dry friction, equalities if any."""
-    counts = {"limit": 2 * len(t.limited), "friction": len(t.dry)}
+    """The places of the rows in their order, by kind: limits (lower, then upper ends) and dry friction, each of joints and then
+    of tendons, equalities if any."""
+    counts = {"limit": 2 * len(t.limited) + 2 * len(t.limited_tendons), "friction": len(t.dry) + len(t.dry_tendons)}
     if t.equalities:
         counts["equality"] = len(t.equalities)
     ends = np.cumsum([0, *counts.values()]).tolist()
@@ -53,16 +55,23 @@ def row_slices(t: Topology) -> dict[str, slice]:
 
 
 def joint_rows(now: Instant, dt: Float[Array, ""]) -> Rows:
-    """All rows of the joints, in the order of `row_slices`."""
-    equalities = [_equality_rows(now)] if now.model.topology.equalities else []
-    return _joined(_limit_rows(now), _friction_rows(now, dt), *equalities)
+    """All rows of joints and tendons, in the order of `row_slices`."""
+    t = now.model.topology
+    parts = [_limit_rows(now)]
+    parts += [_tendon_limit_rows(now)] if len(t.limited_tendons) else []
+    parts += [_friction_rows(now, dt)]
+    parts += [_tendon_friction_rows(now, dt)] if len(t.dry_tendons) else []
+    parts += [_equality_rows(now)] if t.equalities else []
+    return _joined(*parts)
 
 
 def row_sources(t: Topology) -> tuple[str, ...]:
     """Where the rows come from, in words."""
     names = {
         "limits of joint": [t.joints[j].name for j in t.limited],
+        "limits of tendon": [t.tendons[i].name for i in t.limited_tendons],
         "dry friction in joint": list(dict.fromkeys(t.joints[j].name for j in t.dof_joint[t.dry])),
+        "dry friction in tendon": [t.tendons[i].name for i in t.dry_tendons],
         "equality": [e.name for e in t.equalities],
     }
     return tuple(f"{what} '{n[0]}'" + (f" and {len(n) - 1} more" if n[1:] else "") for what, n in names.items() if n)
@@ -92,6 +101,26 @@ def _friction_rows(now: Instant, dt: Array) -> Rows:
     loss = dt * take(now.model.joints.frictionloss, t.dof_joint[t.dry])
     zero, n = jnp.zeros(len(t.dry), dtype), len(t.dry)
     J = jnp.asarray(np.eye(t.nv)[t.dry], dtype)
+    return Rows(J, zero, -loss, loss, zero, zero, zero, np.zeros(n, bool), np.arange(n))
+
+
+def _tendon_limit_rows(now: Instant) -> Rows:
+    """Shortest lengths of all tendons with limits, then longest."""
+    table, limited = now.model.tendons, now.model.topology.limited_tendons
+    here, ends = take(tendon_lengths(now.model, now.kin, now.q), limited), take(table.range, limited)
+    J = take(tendon_jacobian(now.model, now.kin), limited)
+    n, zero = len(limited), jnp.zeros(2 * len(limited), here.dtype)
+    gap = jnp.concatenate([here - ends[:, 0], ends[:, 1] - here])
+    cfm, baumgarte = (jnp.concatenate([take(x, limited)] * 2) for x in (table.limit_cfm, table.limit_baumgarte))
+    both = np.tile(np.arange(n), 2)
+    return Rows(jnp.concatenate([J, -J]), gap, zero, zero + jnp.inf, cfm, baumgarte, zero, np.ones(2 * n, bool), both)
+
+
+def _tendon_friction_rows(now: Instant, dt: Array) -> Rows:
+    """Dry friction of every tendon that has it."""
+    dry = now.model.topology.dry_tendons
+    loss = dt * take(now.model.tendons.frictionloss, dry)
+    J, zero, n = take(tendon_jacobian(now.model, now.kin), dry), jnp.zeros_like(loss), len(dry)
     return Rows(J, zero, -loss, loss, zero, zero, zero, np.zeros(n, bool), np.arange(n))
 
 

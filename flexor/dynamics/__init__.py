@@ -17,6 +17,7 @@ from flexor.dynamics.jacobians import body_jacobian, point_jacobian
 from flexor.dynamics.kinematics import Kinematics, body_poses, body_velocities, forward_kinematics
 from flexor.dynamics.random_state import random_state
 from flexor.dynamics.rnea import bias_force, gravity_force, rnea
+from flexor.dynamics.tendons import tendon_jacobian, tendon_lengths
 
 __all__ = [
     "Kinematics",
@@ -46,5 +47,7 @@ __all__ = [
     "potential_energy",
     "random_state",
     "rnea",
+    "tendon_jacobian",
+    "tendon_lengths",
     "total_mass",
 ]

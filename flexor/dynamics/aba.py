@@ -17,6 +17,7 @@ import numpy as np
 from jax.custom_derivatives import SymbolicZero
 from jaxtyping import Array, Float
 
+from flexor.dynamics.crba import crba, factor_inertia, solve_inertia
 from flexor.dynamics.kept import kept
 from flexor.dynamics.kinematics import Kinematics, node_velocities
 from flexor.dynamics.masses import node_inertias
@@ -36,8 +37,12 @@ def aba(
 ) -> Float[Array, " nv"]:
     """Accelerations qdd = (M + diag(extra_inertia))^-1 (tau - h + J^T wrench).
 
-    `extra_inertia` adds to the armature (h D for implicit joint damping). `wrench` as in `rnea`.
+    `extra_inertia` adds to the armature (h D for implicit joint damping). `wrench` as in `rnea`. Armatures of tendons couple
+    joints that do not carry each other: then M is built and factored as it is.
     """
+    if len(model.topology.inertial_tendons):
+        M = crba(model, kin) if extra_inertia is None else crba(model, kin) + jnp.diag(extra_inertia)
+        return solve_inertia(M, factor_inertia(M), tau - rnea(model, kin, qd, jnp.zeros_like(qd), wrench))
     return qd if model.nv == 0 else _aba(model, kin, qd, tau, wrench, extra_inertia)
 
 

@@ -10,6 +10,7 @@ from flexor.dynamics.kept import kept
 from flexor.dynamics.kinematics import Kinematics
 from flexor.dynamics.masses import node_inertias
 from flexor.dynamics.recursion import accumulate_inward
+from flexor.dynamics.tendons import tendon_inertia
 from flexor.model.model import Model
 from flexor.spatial import matvec, take
 
@@ -22,13 +23,15 @@ def composite_momenta(model: Model, kin: Kinematics) -> Float[Array, "nv 6"]:
 
 
 def crba(model: Model, kin: Kinematics) -> Float[Array, "nv nv"]:
-    """M(q), armature on its diagonal: M_de = S_e . Ic_d S_d where e carries d, zero where neither carries the other."""
+    """M(q), armature on its diagonal: M_de = S_e . Ic_d S_d where e carries d, zero where neither carries the other, and what the
+    armatures of tendons add."""
     dofs = model.topology.dofs
     products = composite_momenta(model, kin) @ kin.S.T
     carries = dofs.moves[dofs.node]  # [d, e]: e moves the node of d
     M = jnp.where(carries, products, products.T)
     armature = take(model.joints.armature, model.topology.dof_joint)
-    return jnp.where(dofs.coupled, M, 0.0) + jnp.diag(armature)
+    M = jnp.where(dofs.coupled, M, 0.0) + jnp.diag(armature)
+    return M + tendon_inertia(model, kin) if len(model.topology.inertial_tendons) else M
 
 
 def factor_inertia(M: Float[Array, "nv nv"]) -> Float[Array, "nv nv"]:

@@ -7,6 +7,7 @@ from jaxtyping import Array, Float
 from flexor.dynamics.crba import composite_momenta
 from flexor.dynamics.kinematics import Kinematics, body_poses, node_velocities
 from flexor.dynamics.masses import node_inertias
+from flexor.dynamics.tendons import tendon_jacobian, tendon_lengths
 from flexor.model.model import Model
 from flexor.spatial import dot, matvec, quat_log, quat_mul, rotate, shift_force, take
 
@@ -24,19 +25,32 @@ def centre_of_mass(model: Model, kin: Kinematics) -> Float[Array, "3"]:
 
 
 def kinetic_energy(model: Model, kin: Kinematics, qd: Float[Array, " nv"]) -> Float[Array, ""]:
-    """Sum of v . I v / 2 over the bodies, and of the armatures' energy."""
+    """Sum of v . I v / 2 over the bodies, and of the armatures' energy, those of tendons included."""
     v, _ = node_velocities(model, kin, qd)
     bodies = dot(v, matvec(node_inertias(model, kin), v)).sum()
-    return (bodies + model.joints.armature[model.topology.dof_joint] @ qd**2) / 2
+    total = bodies + model.joints.armature[model.topology.dof_joint] @ qd**2
+    if len(model.topology.inertial_tendons):
+        total = total + model.tendons.armature @ matvec(tendon_jacobian(model, kin), qd) ** 2
+    return total / 2
 
 
 def potential_energy(model: Model, kin: Kinematics, q: Float[Array, " nq"]) -> Float[Array, ""]:
-    """Gravity, -sum of m g . x, of all bodies that the joints move, and the energy k x^2 / 2 of the joint springs."""
+    """Gravity, -sum of m g . x, of all bodies that the joints move, and the energy k x^2 / 2 of all springs, those of
+    tendons included."""
     fall = jnp.zeros((), q.dtype)
     if _moving(model).any():
         fall = -total_mass(model) * model.gravity @ centre_of_mass(model, kin)
     stretch = spring_stretch(model, q)
-    return fall + model.joints.stiffness[model.topology.dof_joint] @ stretch**2 / 2
+    springs = model.joints.stiffness[model.topology.dof_joint] @ stretch**2 / 2
+    if model.topology.tendons:
+        springs = springs + model.tendons.stiffness @ tendon_stretch(model, tendon_lengths(model, kin, q)) ** 2 / 2
+    return fall + springs
+
+
+def tendon_stretch(model: Model, length: Float[Array, " ntendon"]) -> Float[Array, " ntendon"]:
+    """By how much the tendons are longer (positive) or shorter (negative) than the range in which their springs are slack."""
+    low, high = model.tendons.spring_range[:, 0], model.tendons.spring_range[:, 1]
+    return jnp.maximum(length - high, 0.0) + jnp.minimum(length - low, 0.0)
 
 
 def spring_stretch(model: Model, q: Float[Array, " nq"]) -> Float[Array, " nv"]:

@@ -1,15 +1,17 @@
-"""Forces that the robot's own parts exert: actuators, springs and dampers, gravity compensation."""
+"""Forces that the robot's own parts exert: actuators, springs and dampers, tendons, gravity compensation."""
 
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flexor.dynamics.energy import spring_stretch
+from flexor.dynamics.energy import spring_stretch, tendon_stretch
 from flexor.dynamics.kinematics import Kinematics, forward_kinematics
 from flexor.dynamics.recursion import scatter_sum
 from flexor.dynamics.rnea import from_nodes
+from flexor.dynamics.tendons import tendon_jacobian, tendon_lengths
 from flexor.model.model import Model
-from flexor.spatial import cross, rotate, take
+from flexor.spatial import cross, matvec, rotate, take
+from flexor.taps import tap
 
 
 def actuator_force(
@@ -46,14 +48,27 @@ def _pushed(model: Model, q: Array, qd: Array, u: Array) -> Float[Array, " nv"]:
 def passive_force(
     model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"], kin: Kinematics | None = None
 ) -> Float[Array, " nv"]:
-    """-k (q - rest) - d qd of every joint, and the gravity compensation that is none of its actuators'."""
+    """-k (q - rest) - d qd of every joint, J^T f of the tendons' forces, and the gravity compensation that is none of the
+    actuators'. `kin` are the kinematics at q, if they are there."""
     t = model.topology
     joint = t.dof_joint
     force = -take(model.joints.stiffness, joint) * spring_stretch(model, q) - take(model.joints.damping, joint) * qd
+    if t.tendons:
+        kin = _known(model, q, kin)
+        J = tendon_jacobian(model, kin)
+        length, velocity = tap("tendon.length", tendon_lengths(model, kin, q)), tap("tendon.velocity", matvec(J, qd))
+        force = force + tap("tendon.force", tendon_force(model, length, velocity)) @ J
     if not t.compensated:
         return force
     by_motors = np.array([t.joints[j].actuated_gravcomp for j in joint], dtype=bool)
     return force + jnp.where(by_motors, 0.0, gravity_compensation(model, _known(model, q, kin)))
+
+
+def tendon_force(
+    model: Model, length: Float[Array, " ntendon"], velocity: Float[Array, " ntendon"]
+) -> Float[Array, " ntendon"]:
+    """-k s - d L' of every tendon, s the length beyond its slack range; a force that shortens the tendon is negative."""
+    return -model.tendons.stiffness * tendon_stretch(model, length) - model.tendons.damping * velocity
 
 
 def _known(model: Model, q: Array, kin: Kinematics | None) -> Kinematics:

@@ -66,7 +66,7 @@ def _kinematics_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tupl
     kin = _kinematics(model, q)
     parts = []
     if not isinstance(dq, SymbolicZero):
-        parts.append(_moved(model, kin, rate_of(model, q, dq)))
+        parts.append(moved(model, kin, rate_of(model, q, dq)))
     given, tree = jax.tree.flatten(_geometry(model))
     moves = jax.tree.leaves(_geometry(dmodel))
     moving = [k for k, dx in enumerate(moves) if not isinstance(dx, SymbolicZero)]
@@ -86,7 +86,7 @@ def _geometry(model: Model) -> tuple[Any, ...]:
     return model.bodies.pos, model.bodies.quat, model.joints.pos, model.joints.axis, model.reference
 
 
-def _moved(model: Model, kin: Kinematics, rate: Float[Array, " nv"]) -> Kinematics:
+def moved(model: Model, kin: Kinematics, rate: Float[Array, " nv"]) -> Kinematics:
     """How the frames and subspaces change when the joints move with `rate`."""
     nodes, dofs = model.topology.nodes, model.topology.dofs
     v = accumulate_outward(nodes.levels, nodes.parent, scatter_sum(kin.S * rate[:, None], dofs.node, len(nodes.body)))

@@ -6,6 +6,7 @@ from jaxtyping import Array, Float
 from flexor.dynamics.kinematics import Kinematics, node_velocities
 from flexor.dynamics.masses import node_momenta
 from flexor.dynamics.recursion import accumulate_inward, accumulate_outward, scatter_sum
+from flexor.dynamics.tendons import tendon_inertial_force
 from flexor.model.model import Model
 from flexor.spatial import dot, force_cross, shift_force, take
 
@@ -17,7 +18,7 @@ def rnea(
     qdd: Float[Array, " nv"],
     wrench: Float[Array, "nbody 6"] | None = None,
 ) -> Float[Array, " nv"]:
-    """Generalised forces that give the accelerations qdd: M qdd + h - J^T wrench, the armature included.
+    """Generalised forces that give the accelerations qdd: M qdd + h - J^T wrench, the armatures of joints and tendons included.
 
     `wrench`: moment about the body origin and force on every body, world axes. Without qd: M qdd alone.
     """
@@ -33,11 +34,12 @@ def rnea(
     if wrench is not None:
         f = f - node_wrenches(model, kin, wrench)
     f = accumulate_inward(nodes.levels, nodes.parent, f)
-    return dot(kin.S, take(f, dofs.node)) + take(model.joints.armature, model.topology.dof_joint) * qdd
+    force = dot(kin.S, take(f, dofs.node)) + take(model.joints.armature, model.topology.dof_joint) * qdd
+    return force + tendon_inertial_force(model, kin, qd, qdd) if len(model.topology.inertial_tendons) else force
 
 
 def bias_force(model: Model, kin: Kinematics, qd: Float[Array, " nv"]) -> Float[Array, " nv"]:
-    """h(q, qd): Coriolis, centrifugal and gravity forces."""
+    """h(q, qd): Coriolis, centrifugal and gravity forces, and those of the tendons' armatures."""
     return rnea(model, kin, qd, jnp.zeros_like(qd))
 
 

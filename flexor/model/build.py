@@ -6,10 +6,21 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from flexor.model.description import WORLD, BodySpec, Description, EqualitySpec, GeomSpec, JointSpec, PairSpec, static_bodies
+from flexor.model.build_tendons import check_tendon, tendon_table, tendon_topology
+from flexor.model.description import (
+    WORLD,
+    BodySpec,
+    Description,
+    EqualitySpec,
+    GeomSpec,
+    JointSpec,
+    PairSpec,
+    TendonSpec,
+    static_bodies,
+)
 from flexor.model.frames import matrix_quat, quat_matrix, quat_product, six_matrix
 from flexor.model.hull import as_prism, hull_corners, reduce_corners
-from flexor.model.model import Actuators, Bodies, Equalities, Geoms, Joints, Model, Pairs, Sites
+from flexor.model.model import Actuators, Bodies, Equalities, Geoms, Joints, Model, Pairs, Sites, Tendons
 from flexor.model.pairs import collision_pairs
 from flexor.model.topology import JOINT_NQ, SHAPES, Actuator, Equality, Geom, Joint, Pair, Site, Topology
 
@@ -32,6 +43,8 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
     _leave_out(d)
     for e in d.equalities:
         _check_equality(d, e)
+    for t in d.tendons:
+        check_tendon(d, t)
     pairs = _checked_pairs(d, collision_pairs(d, self_collision=self_collision))
     geoms = _resolved_geoms(d, pairs)
     pairs = [p for p in pairs if _prism_or_refused(d, geoms, p)]
@@ -44,6 +57,7 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
         "actuators": _columns(d.actuators, "gear", "gain", "bias", "ctrl_range", "force_range", "delay"),
         "sites": _columns(d.sites, "pos", "quat"),
         "equalities": _equality_table(d),
+        "tendons": tendon_table(d, LIMIT_TIME),
     }
     whole = {
         "gravity": np.array(d.gravity, float),
@@ -55,7 +69,7 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
     rows = [np.asarray(g.vertices) for g in geoms if g.shape == "mesh"]
     tables["geoms"]["vertices"] = np.concatenate(rows) if rows else np.zeros((0, 3))
     kinds = {"bodies": Bodies, "joints": Joints, "geoms": Geoms, "pairs": Pairs, "actuators": Actuators, "sites": Sites,
-             "equalities": Equalities}  # fmt: skip
+             "equalities": Equalities, "tendons": Tendons}  # fmt: skip
     dtype = jnp.zeros(0).dtype if dtype is None else dtype
 
     def array(x):
@@ -81,6 +95,7 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
     body = {b.name: i for i, b in enumerate(d.bodies)}
     joint = {j.name: i for i, j in enumerate(d.joints)}
     index = {g.name: i for i, g in enumerate(geoms)}
+    site = {s.name: i for i, s in enumerate(d.sites)}
     ends = np.cumsum([0] + [len(np.asarray(g.vertices)) if g.shape == "mesh" else 0 for g in geoms]).tolist()
     return Topology(
         name=d.name,
@@ -112,6 +127,7 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
         ),
         mocap=tuple(i for i, b in enumerate(d.bodies) if b.mocap),
         compensated=tuple(i for i, b in enumerate(d.bodies) if b.compensated or b.gravcomp),
+        tendons=tendon_topology(d, {"joint": joint, "site": site, "geom": index}),
     )
 
 
@@ -129,8 +145,9 @@ def _check_tree(d: Description) -> None:
 
 
 def _leave_out(d: Description) -> None:
-    """Takes away the limits and the dry friction of all joints where these are ignored."""
-    for j in d.joints:
+    """Takes away the limits and the dry friction of all joints and tendons where these are ignored."""
+    rows: tuple[JointSpec | TendonSpec, ...] = (*d.joints, *d.tendons)
+    for j in rows:
         j.range = None if "limit" in d.ignore else j.range
         j.frictionloss, j.dry_friction = (0.0, False) if "frictionloss" in d.ignore else (j.frictionloss, j.dry_friction)
 
@@ -299,7 +316,7 @@ def _override(
     if not d.overrides:
         return
     singular = {"bodies": "body", "joints": "joint", "geoms": "geom", "pairs": "pair", "actuators": "actuator",
-                "sites": "site", "equalities": "equality"}  # fmt: skip
+                "sites": "site", "equalities": "equality", "tendons": "tendon"}  # fmt: skip
     places: dict[str, tuple[np.ndarray, Any]] = {key: (whole[key], slice(None)) for key in ("gravity", "reference", "rest")}
     places.update({f"keyframe.{name}": (whole["keyframes"], i) for i, name in enumerate(topology.keyframes)})
     for group, kind in singular.items():

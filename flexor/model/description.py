@@ -159,6 +159,37 @@ class EqualitySpec:
 
 
 @dataclass
+class WrapSpec:
+    """A step of a tendon's path (see `Wrap`); `target` names its joint, site or geom, `value` is the coefficient of a joint or
+    the divisor of a pulley."""
+
+    kind: str
+    target: str = ""
+    value: float = 0.0
+    side: str | None = None
+
+
+@dataclass
+class TendonSpec:
+    """A tendon; see `Tendons`. `range` is None when unlimited; `response` is J M^-1 J^T in the reference configuration, in 1/kg,
+    from which the parameters of its limit are derived."""
+
+    name: str
+    path: list[WrapSpec]
+    stiffness: float = 0.0
+    damping: float = 0.0
+    armature: float = 0.0
+    frictionloss: float = 0.0
+    spring_range: tuple[float, float] = (0.0, 0.0)
+    range: tuple[float, float] | None = None
+    force_range: tuple[float, float] = UNLIMITED
+    reference: float = 0.0
+    response: float = 1.0
+    dry_friction: bool = False
+    inertial: bool = False
+
+
+@dataclass
 class Description:
     """A whole robot. `source` names the file in errors; `overrides` sets parameters by name after all defaults
     (`pair.floor~foot.stiffness`, patterns allowed)."""
@@ -173,6 +204,7 @@ class Description:
     actuators: list[ActuatorSpec] = field(default_factory=list)
     sites: list[SiteSpec] = field(default_factory=list)
     equalities: list[EqualitySpec] = field(default_factory=list)
+    tendons: list[TendonSpec] = field(default_factory=list)
     gravity: ArrayLike = (0.0, 0.0, -9.81)
     keyframes: dict[str, np.ndarray] = field(default_factory=dict)
     overrides: dict[str, np.ndarray] = field(default_factory=dict)

@@ -2,9 +2,9 @@
 
 Every number has its parameter name (`pair.floor~foot.stiffness`); further keys are `gravity`, `reference`, `rest`,
 `keyframe.<name>`, and, as they change the topology, `body.<name>.compensated`, `body.<name>.mocap`, `joint.<name>.dry_friction`,
-`joint.<name>.actuated_gravcomp`, `joint.<name>.limited` (0 takes a limit away), `geom.<name>.vertices` and
-`geom.<name>.outline`. Keys may be shell patterns (`pair.*.cfm`). MJCF holds them as
-`<numeric name="flexor.<key>" data="…"/>`, URDF as `<set name="<key>" value="…"/>` in a `<flexor>` element, which also
+`joint.<name>.actuated_gravcomp`, `joint.<name>.limited` (0 takes a limit away), `tendon.<name>.dry_friction`,
+`tendon.<name>.inertial`, `geom.<name>.vertices` and `geom.<name>.outline`. Keys may be shell patterns (`pair.*.cfm`). MJCF holds
+them as `<numeric name="flexor.<key>" data="…"/>`, URDF as `<set name="<key>" value="…"/>` in a `<flexor>` element, which also
 lists the geoms, pairs, actuators, sites, equalities and keyframes. They are applied after all defaults.
 """
 
@@ -24,7 +24,7 @@ PREFIX = "flexor."
 
 
 def structure_keys(model: Model) -> dict[str, np.ndarray]:
-    """The keys that carry a model's dry friction and meshes, which no reader could guess."""
+    """The keys that carry a model's dry friction, tendons' inertia and meshes, which no reader could guess."""
     keys = {}
     for joint, loss in zip(model.topology.joints, np.asarray(model.joints.frictionloss), strict=True):
         if joint.dry_friction and not loss > 0:
@@ -32,6 +32,10 @@ def structure_keys(model: Model) -> dict[str, np.ndarray]:
     for body in model.topology.compensated:
         if not model.bodies.gravcomp[body]:
             keys[f"body.{model.topology.bodies[body]}.compensated"] = np.ones(1)
+    for i, tendon in enumerate(model.topology.tendons):
+        for flag, values in (("dry_friction", model.tendons.frictionloss), ("inertial", model.tendons.armature)):
+            if getattr(tendon, flag) and not np.asarray(values)[i] > 0:
+                keys[f"tendon.{tendon.name}.{flag}"] = np.ones(1)
     vertices = np.asarray(model.geoms.vertices, float)
     for geom in model.topology.geoms:
         if geom.shape == "mesh":
@@ -41,18 +45,20 @@ def structure_keys(model: Model) -> dict[str, np.ndarray]:
 
 
 def default_keys(model: Model) -> dict[str, np.ndarray]:
-    """The parameters of contacts, limits and equalities, which readers would otherwise derive: a saved file does not depend on
-    that rule."""
+    """The parameters of contacts, limits (of joints and tendons) and equalities, which readers would otherwise derive: a saved
+    file does not depend on that rule."""
     keys: dict[str, np.ndarray] = {}
     t = model.topology
     pair_names, joint_names = [p.name for p in t.pairs], [j.name for j in t.joints]
     pair_fields = [f for f in model.pairs.__dataclass_fields__ if f != "friction"]
     limit_fields = [f for f in model.joints.__dataclass_fields__ if f.startswith("limit_")]
+    tendon_fields = [f for f in model.tendons.__dataclass_fields__ if f.startswith("limit_")]
     equality_fields = [f for f in model.equalities.__dataclass_fields__ if f != "coefficients"]
     for kind, table, names, fields in (
         ("pair", model.pairs, pair_names, pair_fields),
         ("joint", model.joints, joint_names, limit_fields),
         ("equality", model.equalities, [e.name for e in t.equalities], equality_fields),
+        ("tendon", model.tendons, [x.name for x in t.tendons], tendon_fields),
     ):
         for field in fields if names else ():
             values = np.asarray(getattr(table, field), float)
@@ -82,7 +88,7 @@ def number_text(values: ArrayLike) -> str:
 def set_structure(d: Description) -> None:
     """Moves the keys that change the topology from the overrides into the elements they belong to."""
     geoms = {g.name: g for g in d.geoms}
-    joints = {j.name: j for j in d.joints}
+    joints, tendons = {j.name: j for j in d.joints}, {t.name: t for t in d.tendons}
     bodies = {b.name: b for b in d.bodies}
     for key in list(d.overrides):
         kind, _, rest = key.partition(".")
@@ -95,6 +101,8 @@ def set_structure(d: Description) -> None:
             bodies[name].mocap = bool(d.overrides.pop(key)[0])
         elif kind == "joint" and field == "actuated_gravcomp" and name in joints:
             joints[name].actuated_gravcomp = bool(d.overrides.pop(key)[0])
+        elif kind == "tendon" and field in ("dry_friction", "inertial") and name in tendons:
+            setattr(tendons[name], field, bool(d.overrides.pop(key)[0]))
         elif kind == "joint" and field == "limited" and name in joints:
             if not d.overrides.pop(key)[0]:
                 joints[name].range = None

@@ -1,9 +1,9 @@
 """Reads MJCF, which MuJoCo's own compiler parses, from an `MjModel` into a `Description`.
 
 Read: bodies, joints, geoms, sites, pairs, exclusions, actuators on hinges and slides, equalities of joints that are active,
-gravity, keyframes, and the numeric fields "flexor.<parameter name>". MuJoCo's soft-constraint settings (solref, solimp, solmix),
-solver and integrator settings are not read: flexor has its own contact models. Whatever else would change the motion is refused
-in `mjcf_refusals`.
+tendons, gravity, keyframes, and the numeric fields "flexor.<parameter name>". MuJoCo's soft-constraint settings (solref, solimp,
+solmix), solver and integrator settings are not read: flexor has its own contact models. Whatever else would change the motion is
+refused in `mjcf_refusals`.
 """
 
 import mujoco
@@ -25,6 +25,7 @@ from flexor.model.description import (
 from flexor.model.extension import PREFIX, set_structure
 from flexor.model.frames import matrix_six, quat_matrix
 from flexor.model.mjcf_refusals import disabled, refuse_actuator, refuse_unknown_physics
+from flexor.model.mjcf_tendons import read_tendons
 
 JOINT_KINDS = {0: "free", 1: "ball", 2: "slide", 3: "hinge"}
 SHAPE_KINDS = {
@@ -56,6 +57,7 @@ def read_mjcf(
     d.actuators = [_actuator(m, a, names, d) for a in range(m.nactuator) if not refuse_actuator(m, a, d, names)]
     d.sites = [_site(m, s, names) for s in range(m.nsite)]
     d.equalities = [_equality(m, e, names) for e in range(m.neq) if _ties_joints(m, e, d)]
+    d.tendons = read_tendons(m, d, names)
     d.gravity = np.zeros(3) if disabled(m, "GRAVITY") else m.opt.gravity.copy()
     d.keyframes = {names["key"][k]: m.key_qpos[k].copy() for k in range(m.nkey)}
     moving = [names["key"][k] for k in range(m.nkey) if np.any(m.key_qvel[k])]

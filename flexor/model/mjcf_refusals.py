@@ -86,18 +86,8 @@ def _refuse_couplings(m: mujoco.MjModel, d: Description, names: Names) -> None:
         if active and int(m.eq_type[i]) != int(mujoco.mjtEq.mjEQ_JOINT):
             kind = mujoco.mjtEq(int(m.eq_type[i])).name.removeprefix("mjEQ_").lower()
             d.refuse("equality", f"equality constraint '{name}' is of type {kind}; flexor has those between joints")
-    for i, name in enumerate(names["tendon"]):
-        if _acts(m, i):
-            d.refuse("tendon", f"tendon '{name}' exerts forces")
     for name in names["flex"]:
         d.refuse("flex", f"flex '{name}' is a deformable body")
-
-
-def _acts(m: mujoco.MjModel, tendon: int) -> bool:
-    """Whether a tendon exerts forces by itself; one that only measures a length does not."""
-    numbers = (m.tendon_stiffness, m.tendon_damping, m.tendon_frictionloss, m.tendon_armature, m.tendon_springyield)
-    polynomials = (m.tendon_stiffnesspoly, m.tendon_dampingpoly)
-    return bool(m.tendon_limited[tendon]) or any(np.any(x[tendon]) for x in (*numbers, *polynomials))
 
 
 def refuse_actuator(m: mujoco.MjModel, a: int, d: Description, names: Names) -> bool:

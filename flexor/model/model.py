@@ -109,6 +109,30 @@ class Equalities(eqx.Module):
     baumgarte: Float[Array, " neq"]
 
 
+class Tendons(eqx.Module):
+    """Lengths L(q) and the forces along them. A fixed tendon has L = sum of `coefficients` times joint coordinates; of a spatial
+    one `coefficients` are the divisors of its pulleys, in the order of its path (rows are filled up with zeros).
+
+    Passive: -`stiffness` times the length beyond `spring_range`, -`damping` L'. `armature` is the inertia against L',
+    `frictionloss` the dry friction. Limits act on `range`, with parameters as those of the joints; `force_range` bounds
+    the sum of the actuators on the tendon. Equalities count the length from `reference`.
+    """
+
+    coefficients: Float[Array, "ntendon most"]
+    stiffness: Float[Array, " ntendon"]
+    damping: Float[Array, " ntendon"]
+    armature: Float[Array, " ntendon"]
+    frictionloss: Float[Array, " ntendon"]
+    spring_range: Float[Array, "ntendon 2"]
+    range: Float[Array, "ntendon 2"]
+    force_range: Float[Array, "ntendon 2"]
+    reference: Float[Array, " ntendon"]
+    limit_stiffness: Float[Array, " ntendon"]
+    limit_damping: Float[Array, " ntendon"]
+    limit_cfm: Float[Array, " ntendon"]
+    limit_baumgarte: Float[Array, " ntendon"]
+
+
 class Model(Pytree):
     """A robot and what it may touch. Leaves are parameters; `topology` is static.
 
@@ -123,6 +147,7 @@ class Model(Pytree):
     actuators: Actuators
     sites: Sites
     equalities: Equalities
+    tendons: Tendons
     gravity: Float[Array, "3"]
     reference: Float[Array, " nq"]
     rest: Float[Array, " nq"]
@@ -164,6 +189,10 @@ class Model(Pytree):
     def actuator(self, name: str) -> int:
         """Index of an actuator by name."""
         return _index([a.name for a in self.topology.actuators], name, "actuator", self.topology.name)
+
+    def tendon(self, name: str) -> int:
+        """Index of a tendon by name."""
+        return _index([t.name for t in self.topology.tendons], name, "tendon", self.topology.name)
 
     def keyframe(self, name: str) -> Float[Array, " nq"]:
         """Coordinates of a named keyframe."""

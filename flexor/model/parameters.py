@@ -17,7 +17,7 @@ from jaxtyping import Array
 from flexor.model.model import Model
 
 _GROUPS = {"body": "bodies", "joint": "joints", "geom": "geoms", "pair": "pairs", "actuator": "actuators", "site": "sites",
-           "equality": "equalities"}  # fmt: skip
+           "equality": "equalities", "tendon": "tendons"}  # fmt: skip
 _SIZES = ("stiffness", "damping", "cfm", "baumgarte")
 POSITIVE = frozenset({
     *("mass", "friction", "armature", "frictionloss", "restitution", "delay"), *_SIZES, *(f"limit_{name}" for name in _SIZES),
@@ -112,21 +112,24 @@ def _check_room(model: Model, actuator: int, delay: Array | np.ndarray) -> None:
 
 
 def _with_rows(model: Model) -> Model:
-    """The model with dry friction switched on in every joint whose `frictionloss` is a positive number by now, and gravity
-    compensation in every body whose `gravcomp` is none of zero."""
-    loss, share = model.joints.frictionloss, model.bodies.gravcomp
-    topology = model.topology
-    if not isinstance(share, jax.core.Tracer):
-        compensated = tuple(sorted({*topology.compensated, *np.flatnonzero(np.asarray(share)).tolist()}))
-        if compensated != topology.compensated:
-            topology = dataclasses.replace(topology, compensated=compensated)
-            model = dataclasses.replace(model, topology=topology)
-    if isinstance(loss, jax.core.Tracer):
-        return model
-    joints = tuple(
-        j if j.dry_friction or not f > 0 else dataclasses.replace(j, dry_friction=True)
-        for j, f in zip(topology.joints, np.asarray(loss), strict=True)
+    """The model with dry friction switched on in every joint and tendon whose `frictionloss` is a positive number by now, the
+    inertia of every tendon whose `armature` is, and gravity compensation in every body whose `gravcomp` is none of zero."""
+    t, tendons, share = model.topology, model.tendons, model.bodies.gravcomp
+    known = not isinstance(share, jax.core.Tracer)
+    new = dataclasses.replace(
+        t,
+        joints=_switched(t.joints, "dry_friction", model.joints.frictionloss),
+        tendons=_switched(_switched(t.tendons, "dry_friction", tendons.frictionloss), "inertial", tendons.armature),
+        compensated=tuple(sorted({*t.compensated, *(np.flatnonzero(np.asarray(share)).tolist() if known else ())})),
     )
-    if joints == topology.joints:
-        return model
-    return dataclasses.replace(model, topology=dataclasses.replace(topology, joints=joints))
+    return model if new == t else dataclasses.replace(model, topology=new)
+
+
+def _switched(rows: tuple[Any, ...], flag: str, values: Array) -> tuple[Any, ...]:
+    """The rows with the flag set where the value is a positive number; numbers that are traced switch nothing."""
+    if isinstance(values, jax.core.Tracer):
+        return rows
+    return tuple(
+        row if getattr(row, flag) or not x > 0 else dataclasses.replace(row, **{flag: True})
+        for row, x in zip(rows, np.asarray(values), strict=True)
+    )

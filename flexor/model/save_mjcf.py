@@ -9,6 +9,7 @@ from numpy.typing import ArrayLike
 
 from flexor.model.extension import PREFIX, number_text
 from flexor.model.model import Model
+from flexor.model.save_tendons import write_tendons
 
 
 def mjcf_text(model: Model, keys: Mapping[str, np.ndarray]) -> str:
@@ -33,6 +34,7 @@ def mjcf_text(model: Model, keys: Mapping[str, np.ndarray]) -> str:
         _geoms(elements[b], m, b)
         _sites(elements[b], m, b)
     _pairs(root, m)
+    write_tendons(root, m)
     _actuators(root, m)
     _equalities(root, m)
     if t.keyframes:

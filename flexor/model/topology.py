@@ -85,6 +85,35 @@ class Equality:
 
 
 @dataclass(frozen=True)
+class Wrap:
+    """A step of a tendon's path. `kind` is joint (of a fixed tendon), or site, sphere, cylinder or pulley (of a spatial one);
+    `index` is that of the joint, the site or the geom that it passes around, -1 for a pulley; `side` is the site that says on
+    which side it passes a geom."""
+
+    kind: str
+    index: int = -1
+    side: int | None = None
+
+
+@dataclass(frozen=True)
+class Tendon:
+    """A length that depends on the configuration, and forces along it: `fixed`, a sum over joints, or the length of a path.
+
+    `limited`, `dry_friction` and `inertial` say whether it has a range, dry friction and an armature.
+    """
+
+    name: str
+    path: tuple[Wrap, ...]
+    limited: bool = False
+    dry_friction: bool = False
+    inertial: bool = False
+
+    @property
+    def fixed(self) -> bool:
+        return self.path[0].kind == "joint"
+
+
+@dataclass(frozen=True)
 class Topology:
     """The static part of a `Model`. `bodies[0]` is the world; joints are grouped by body, bodies in depth-first order.
 
@@ -104,6 +133,7 @@ class Topology:
     equalities: tuple[Equality, ...] = ()
     mocap: tuple[int, ...] = ()
     compensated: tuple[int, ...] = ()
+    tendons: tuple[Tendon, ...] = ()
 
     @cached_property
     def nq(self) -> int:
@@ -145,6 +175,21 @@ class Topology:
     def dry(self) -> np.ndarray:
         """Degrees of freedom with dry friction."""
         return np.flatnonzero([self.joints[j].dry_friction for j in self.dof_joint])
+
+    @cached_property
+    def limited_tendons(self) -> np.ndarray:
+        """Indices of the tendons with limits."""
+        return np.array([i for i, t in enumerate(self.tendons) if t.limited], dtype=INDEX)
+
+    @cached_property
+    def dry_tendons(self) -> np.ndarray:
+        """Indices of the tendons with dry friction."""
+        return np.array([i for i, t in enumerate(self.tendons) if t.dry_friction], dtype=INDEX)
+
+    @cached_property
+    def inertial_tendons(self) -> np.ndarray:
+        """Indices of the tendons with an armature."""
+        return np.array([i for i, t in enumerate(self.tendons) if t.inertial], dtype=INDEX)
 
     @cached_property
     def delayed(self) -> np.ndarray:

@@ -128,6 +128,9 @@ def mujoco_model(model: Model) -> Any:
     import mujoco
 
     try:
-        return mujoco.MjModel.from_xml_string(mjcf_text(model, {}))
+        compiled = mujoco.MjModel.from_xml_string(mjcf_text(model, {}))
     except ValueError as error:
         raise ValueError(f"MuJoCo refuses '{model.topology.name}': {' '.join(str(error).split())}") from error
+    # MuJoCo's compiler derives these, where the model has numbers of its own
+    compiled.tendon_length0[:], compiled.tendon_lengthspring[:] = model.tendons.reference, model.tendons.spring_range
+    return compiled

@@ -94,7 +94,8 @@ class RigidSolver(AbstractSolver):
 
     def moves_by_velocity(self, model: Model) -> bool:
         t = model.topology
-        return isinstance(self.integrator, SemiImplicitEuler) and not t.pairs and not any(j.limited for j in t.joints)
+        stops = any(j.limited for j in t.joints) or len(t.limited_tendons) > 0
+        return isinstance(self.integrator, SemiImplicitEuler) and not t.pairs and not stops
 
     def acceleration(
         self, model: Model, q: Array, qd: Array, control: Control, extra_inertia: Array | None = None

@@ -129,7 +129,10 @@ REFUSED = {
     "surfacevel": (one(geom='surfacevel="1 0 0 0 0 0"'), "geom 'g'"),
     "polynomial": (one(joint='damping="1 0.1 0"'), "joint 'j'"),
     "ellipsoid": (one(geom='type="ellipsoid" size="0.1 0.1 0.1"').replace('size="0.1" mass', "mass"), "geom 'g'"),
-    "tendon": (one(rest='<tendon><fixed name="t" stiffness="1"><joint joint="j" coef="1"/></fixed></tendon>'), "tendon 't'"),
+    "springyield": (
+        one(rest='<tendon><fixed name="t" stiffness="1" springyield="1"><joint joint="j" coef="1"/></fixed></tendon>'),
+        "tendon 't'",
+    ),
     "equality": (one(rest='<equality><connect name="e" body1="arm" anchor="0 0 0"/></equality>'), "equality constraint 'e'"),
     "actuator": (one(rest='<actuator><intvelocity name="u" joint="j" actrange="-1 1" kp="1"/></actuator>'), "actuator 'u'"),
     "anisotropic": (

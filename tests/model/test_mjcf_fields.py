@@ -15,17 +15,17 @@ import numpy as np
 import pytest
 from mujoco.introspect import structs
 
-from flexor.model import mjcf, mjcf_refusals
+from flexor.model import mjcf, mjcf_refusals, mjcf_tendons
 from flexor.model.description import DescriptionError, ModelWarning
 from flexor.model.load import load
 
-SOURCE = getsource(mjcf) + getsource(mjcf_refusals)
+SOURCE = getsource(mjcf) + getsource(mjcf_refusals) + getsource(mjcf_tendons)
 PHYSICAL = ("body_", "jnt_", "dof_", "geom_", "pair_", "actuator_", "eq_", "tendon_", "opt.")
 
 VISUAL = "site_* cam_* light_* skin_* tex_* mat_* vis stat *_rgba *_matid *_group geom_castshadow tendon_width"
 BOOKKEEPING = (
     "n[a-zB-DMJ]* flg_* buffer signature names names_map name_* paths *_pathadr *_user text_* tuple_* bvh_* oct_* tree_* "
-    "mesh_[!v]* B_* M_* D_* map* ten_J_* wrap_* plugin* sensor_*"
+    "mesh_[!v]* B_* M_* D_* map* ten_J_* plugin* sensor_*"
 )
 WITHIN_REFUSED = {
     "flex*": "deformable bodies", "efm*": "deformable bodies", "hfield_*": "shapes 'hfield' in pairs",
@@ -35,14 +35,14 @@ WITHIN_REFUSED = {
     "opt.o_margin opt.o_solref opt.o_solimp opt.o_friction": "override",
     "jnt_actuatorid tendon_actuatorid": "damping or armature of actuators",
     "eq_objtype": "equalities of bodies",
-    "tendon_type tendon_adr tendon_num tendon_plasticadr tendon_treenum tendon_treeid tendon_range tendon_margin tendon_length0 "
-    "tendon_lengthspring tendon_invweight0 tendon_actfrclimited tendon_actfrcrange": "tendons",
+    "tendon_plasticadr": "tendons that yield",
     "key_plastic": "springs that yield", "key_act": "internal dynamics",
 }  # fmt: skip
 """Fields that matter only together with something that is refused."""
 DERIVED = (
     "body_rootid body_weldid body_jntnum body_jntadr body_dofnum body_dofadr body_treeid body_geomnum body_geomadr body_simple "
     "body_sameframe body_subtreemass body_invweight0 body_margin body_contype body_conaffinity body_bvhadr body_bvhnum "
+    "tendon_type tendon_treenum tendon_treeid "
     "dof_bodyid dof_parentid dof_treeid dof_Madr dof_simplenum dof_invweight0 dof_M0 dof_length geom_sameframe geom_aabb "
     "geom_rbound pair_signature actuator_historyadr actuator_acc0 actuator_length0"
 )
