@@ -47,7 +47,8 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
         check_tendon(d, t)
     pairs = _checked_pairs(d, collision_pairs(d, self_collision=self_collision))
     geoms = _resolved_geoms(d, pairs)
-    pairs = [p for p in pairs if _prism_or_refused(d, geoms, p)]
+    shapes = {g.name: g for g in geoms}
+    pairs = [p for p in pairs if _prism_or_refused(d, shapes, p)]
     topology = _topology(d, geoms, pairs)
     tables = {
         "bodies": _columns(d.bodies, "pos", "quat", "mass", "com", "inertia", "gravcomp"),
@@ -70,10 +71,10 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
     tables["geoms"]["vertices"] = np.concatenate(rows) if rows else np.zeros((0, 3))
     kinds = {"bodies": Bodies, "joints": Joints, "geoms": Geoms, "pairs": Pairs, "actuators": Actuators, "sites": Sites,
              "equalities": Equalities, "tendons": Tendons}  # fmt: skip
-    dtype = jnp.zeros(0).dtype if dtype is None else dtype
+    dtype = jnp.result_type(float) if dtype is None else dtype
 
     def array(x):
-        return jnp.asarray(np.asarray(x, float), dtype)
+        return jnp.asarray(np.asarray(x, dtype), dtype)  # converted by NumPy: JAX would compile a program for each shape
 
     return Model(
         **{k: kinds[k](**{f: array(v) for f, v in table.items()}) for k, table in tables.items()},
@@ -301,8 +302,7 @@ def _resolve_mesh(d: Description, g: GeomSpec) -> bool:
     return len(g.vertices) < len(corners)
 
 
-def _prism_or_refused(d: Description, geoms: list[GeomSpec], p: PairSpec) -> bool:
-    geom = {g.name: g for g in geoms}
+def _prism_or_refused(d: Description, geom: dict[str, GeomSpec], p: PairSpec) -> bool:
     if (geom[p.a].shape, geom[p.b].shape) == ("sphere", "mesh") and not geom[p.b].outline:
         d.refuse("sphere-mesh", f"sphere '{p.a}' may touch mesh '{p.b}', which is not a prism, the only mesh it can touch")
         return False

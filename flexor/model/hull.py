@@ -10,12 +10,20 @@ def hull_corners(vertices: np.ndarray) -> np.ndarray:
     """Corners of the convex hull of points in m, in the order given. Points in a plane or on a line are kept as they are."""
     from scipy.spatial import ConvexHull, QhullError
 
-    vertices = np.asarray(vertices, float)
-    vertices = vertices[np.sort(np.unique(vertices, axis=0, return_index=True)[1])]
+    vertices = _distinct(np.asarray(vertices, float))
     try:
         return vertices[np.sort(ConvexHull(vertices).vertices)]
     except (QhullError, ValueError):
         return vertices
+
+
+def _distinct(points: np.ndarray) -> np.ndarray:
+    """The first of equal points each, in the order given; files of triangles have every corner several times."""
+    order = np.lexsort(points.T)  # stable, so that the first of equals comes first
+    in_order = points[order]
+    first = np.ones(len(points), bool)
+    first[1:] = (in_order[1:] != in_order[:-1]).any(axis=1)
+    return points[np.sort(order[first])]
 
 
 def reduce_corners(corners: np.ndarray, count: int) -> np.ndarray:

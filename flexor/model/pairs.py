@@ -1,7 +1,6 @@
 """Which shapes may touch: MuJoCo's rules for pairs of geoms, and the pairs flexor can detect."""
 
-from collections.abc import Callable
-from itertools import combinations
+import numpy as np
 
 from flexor.model.description import Description, GeomSpec, PairSpec, static_bodies
 from flexor.model.topology import SHAPES
@@ -12,12 +11,12 @@ SUPPORTED = frozenset(
     + [("capsule", "capsule"), ("capsule", "box")]
 )
 """Pairs of shapes with a contact detector; a mesh that meets a sphere must be a prism."""
+_RANK = {s: i for i, s in enumerate(SHAPES)}
 
 
 def ordered(a: GeomSpec, b: GeomSpec) -> tuple[GeomSpec, GeomSpec]:
     """The two geoms in the order of `SHAPES`; equal shapes stay as they are."""
-    rank = {s: i for i, s in enumerate(SHAPES)}
-    return (b, a) if rank.get(b.shape, 99) < rank.get(a.shape, 99) else (a, b)
+    return (b, a) if _RANK.get(b.shape, 99) < _RANK.get(a.shape, 99) else (a, b)
 
 
 def collision_pairs(description: Description, *, self_collision: bool = True) -> list[PairSpec]:
@@ -34,11 +33,9 @@ def collision_pairs(description: Description, *, self_collision: bool = True) ->
     geom = {g.name: g for g in d.geoms}
     found = [p for p in d.pairs if not {geom[p.a].body, geom[p.b].body} <= static]
     taken = {frozenset((p.a, p.b)) for p in found}
-    filtered = _body_filter(d, static)
-    for a, b in combinations(d.geoms, 2):
-        bits = (a.contype & b.conaffinity) or (b.contype & a.conaffinity)
-        if bits and frozenset((a.name, b.name)) not in taken and not filtered(a.body, b.body):
-            found.append(_mixed(a, b))
+    places = np.argwhere(np.triu(_bits_match(d.geoms) & ~_kept_apart(d, static), 1))
+    matched = ((d.geoms[i], d.geoms[j]) for i, j in places)
+    found += [_mixed(a, b) for a, b in matched if frozenset((a.name, b.name)) not in taken]
     if not self_collision:
         found = [p for p in found if geom[p.a].body in static or geom[p.b].body in static]
     place = {name: i for i, name in enumerate(geom)}
@@ -46,24 +43,32 @@ def collision_pairs(description: Description, *, self_collision: bool = True) ->
     return [p for p in found if _supported(d, geom[p.a], geom[p.b])]
 
 
-def _body_filter(d: Description, static: set[str]) -> Callable[[str, str], bool]:
-    """A function that says whether the geoms of two bodies are kept apart by welds, exclusions or the parent filter."""
-    parent = {b.name: b.parent for b in d.bodies}
+def _bits_match(geoms: list[GeomSpec]) -> np.ndarray:
+    """Of every two geoms, whether contype of one and conaffinity of the other have a bit in common."""
+    contype, conaffinity = (np.array([getattr(g, f) for g in geoms], np.uint32) for f in ("contype", "conaffinity"))
+    one_way = (contype[:, None] & conaffinity) != 0
+    return one_way | one_way.T
+
+
+def _kept_apart(d: Description, static: set[str]) -> np.ndarray:
+    """Of every two geoms, whether their bodies are kept apart by welds, exclusions or the parent filter."""
+    place = {b.name: i for i, b in enumerate(d.bodies)}
     moving = {j.body for j in d.joints}
-    weld: dict[str, str] = {}
-    for b in d.bodies:
-        weld[b.name] = "world" if b.name in static else b.name if b.name in moving else weld[b.parent]
-    excluded = {frozenset(e) for e in d.exclusions}
-
-    def filtered(a: str, b: str) -> bool:
-        wa, wb = weld[a], weld[b]
-        if wa == wb or frozenset((a, b)) in excluded:
-            return True
-        if not d.filter_parent or "world" in (wa, wb):
-            return False
-        return weld[parent[wa]] == wb or weld[parent[wb]] == wa
-
-    return filtered
+    weld = np.zeros(len(d.bodies), int)  # the body that moves, or the world, which a body is welded to
+    above = np.zeros(len(d.bodies), int)  # and that which the parent of the former is welded to
+    for i, b in enumerate(d.bodies[1:], start=1):
+        if b.name not in static:
+            starts = b.name in moving
+            weld[i] = i if starts else weld[place[b.parent]]
+            above[i] = weld[place[b.parent]] if starts else above[place[b.parent]]
+    apart = weld[:, None] == weld
+    for a, b in d.exclusions:
+        apart[place[a], place[b]] = apart[place[b], place[a]] = True
+    if d.filter_parent:
+        below = (above[:, None] == weld) & (weld[:, None] != 0) & (weld != 0)
+        apart |= below | below.T
+    owner = np.array([place[g.body] for g in d.geoms], int)
+    return apart[np.ix_(owner, owner)]
 
 
 def _mixed(a: GeomSpec, b: GeomSpec) -> PairSpec:
