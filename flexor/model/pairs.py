@@ -62,8 +62,8 @@ def _kept_apart(d: Description, static: set[str]) -> np.ndarray:
             weld[i] = i if starts else weld[place[b.parent]]
             above[i] = weld[place[b.parent]] if starts else above[place[b.parent]]
     apart = weld[:, None] == weld
-    for a, b in d.exclusions:
-        apart[place[a], place[b]] = apart[place[b], place[a]] = True
+    for first, second in d.exclusions:
+        apart[place[first], place[second]] = apart[place[second], place[first]] = True
     if d.filter_parent:
         below = (above[:, None] == weld) & (weld[:, None] != 0) & (weld != 0)
         apart |= below | below.T
