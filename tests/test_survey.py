@@ -80,6 +80,41 @@ def test_all_refusals_of_a_file_are_collected(monkeypatch):
     assert list(refusals) == ["flex", "sdf", "body '…' has mass … kg."]
 
 
+RESTING = """<mujoco><worldbody><geom type="plane" size="1 1 1"/>
+<body pos="0 0 0.099"><freejoint/><geom size="0.1"/></body>
+<body pos="1 0 0.099"><freejoint/><geom type="capsule" size="0.1 0.2" euler="0 90 0"/></body></worldbody></mujoco>"""
+
+
+def test_contacts_are_compared(tmp_path, monkeypatch):
+    import _robot_contacts
+    import robots
+    from _robot_files import RobotFile
+
+    file = tmp_path / "resting.xml"
+    file.write_text(RESTING)
+    found = _robot_contacts.contact_trial(RobotFile(str(file), "", "", "MJCF"))
+    assert {kind: len(errors) for kind, errors in found["contacts"].items()} == {"plane-sphere": 4, "plane-capsule": 4}
+    assert all(robots.agrees(e) for errors in found["contacts"].values() for e in errors)
+    rows = robots.contact_rows([found, {"note": "no contact"}, {"contacts": {"plane-sphere": [(1e-3, 0.0)]}}])
+    assert [(r["which"], r["MJCF"]) for r in rows] == [("plane-capsule", "4 of 4"), ("plane-sphere", "4 of 5")]
+    assert {tuple(r) for r in rows} == {("what", "which", "MJCF", "URDF", "example")}
+
+
+def test_motion_is_told(tmp_path):
+    import robots
+    from _robot_files import RobotFile
+
+    files = [RobotFile("", "p", "a/b.xml", "MJCF"), RobotFile("", "p", "c.urdf", "URDF")]
+    found = [
+        {"nv": 6, "pairs": 2, "first": 1.5, "rollout": 0.25, "finite": True, "apart": 1e-3},
+        {"fault": "took more than 1 s"},
+    ]
+    rows = robots.motion_rows(files, found)
+    assert rows[0]["example"] == "6 dofs, 2 pairs; one second took 0.25 s, 0.001 m from MuJoCo"
+    assert (rows[0]["MJCF"], rows[0]["URDF"]) == (1.5, "-")
+    assert rows[1]["example"] == "took more than 1 s"
+
+
 def double(x):
     """A case of a survey that may crash or hang."""
     if x == 1:
