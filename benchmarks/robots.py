@@ -8,7 +8,7 @@ refused is counted by feature: a file with several is in several rows.
 Of what opens, M, the bias forces and the acceleration without constraints (with springs, dampers, actuators at random inputs, and
 whatever else acts) are compared with MuJoCo's at random states, in float64. M_ij is relative to sqrt(M_ii M_jj), the bias to its
 largest entry, and so is the acceleration, in units of 1 / sqrt(M_ii). Of a sample of these files, `--contacts` of them, the
-distances and normals of contacts are compared at instants of MuJoCo's own motion: of each pair of shapes that MuJoCo has in contact,
+distances and normals of contacts are compared at instants of MuJoCo's own motion: of each pair of shapes that touch in MuJoCo
 the deepest contact, where both have the same shapes (hulls of meshes are not reduced). With `--motion N`, N robots also take
 their first step, with everything that comes before it and no kernel kept from an earlier run, and move for a second beside
 MuJoCo, whose contacts are softer.
