@@ -367,8 +367,13 @@ class _Meshes:
     def warn(self, d: Description) -> None:
         """One warning that lists the meshes that were skipped."""
         if self.missing:
-            shapes = "shape is" if len(self.missing) == 1 else f"{len(self.missing)} shapes are"
-            d.warn(f"{shapes} left out, since their meshes were not found: {', '.join(self.missing)}")
+            one = len(self.missing) == 1
+            lost = (
+                "1 shape is left out, since its mesh was"
+                if one
+                else f"{len(self.missing)} shapes are left out, since their meshes were"
+            )
+            d.warn(f"{lost} not found: {', '.join(self.missing)}")
 
 
 def _geoms(link: ET.Element, d: Description, meshes: _Meshes, self_collision: bool) -> list[GeomSpec]:

@@ -136,12 +136,21 @@ def test_set_changes_parameters_in_order():
 def test_options_of_loading_reach_the_loader(tmp_path, monkeypatch):
     given = {}
     monkeypatch.setattr(loading, "load", lambda file, **options: given.update(options) or fx.load("pendulum"))
-    flexor("info", "x.urdf", "--mesh-vertices", "8", "--package-dirs", tmp_path, "--self-collision", "--ignore", "a,b")
+    words = ("--mesh-vertices", "8", "--package-dirs", tmp_path, "--self-collision", "--ignore", "a,b", "--missing", "skip")
+    flexor("info", "x.urdf", *words)
     assert given == {
         "floating": False, "ground": False, "ignore": ["a", "b"], "mesh_vertices": 8, "package_dirs": [tmp_path],
-        "self_collision": True,
+        "self_collision": True, "missing": "skip",
     }  # fmt: skip
     assert "is not a folder" in sentence("info", "x.urdf", "--package-dirs", tmp_path / "none")
+
+
+def test_meshes_that_are_missing_may_be_skipped(tmp_path):
+    shape = '<collision><geometry><mesh filename="x.stl"/></geometry></collision>'
+    (tmp_path / "r.urdf").write_text(f'<robot name="r"><link name="a">{shape}</link></robot>')
+    assert "x.stl" in sentence("info", tmp_path / "r.urdf")
+    told = flexor("info", tmp_path / "r.urdf", "--missing", "skip")
+    assert "1 shape is left out, since its mesh was not found: 'x.stl' of link 'a'" in " ".join(told.stderr.split())
 
 
 def test_controls_move_the_robot(tmp_path):
