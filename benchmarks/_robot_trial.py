@@ -97,15 +97,15 @@ def _robot(path: str) -> ET.Element:
 
 
 def _mujoco_urdf(path: str) -> mujoco.MjModel:
-    """MuJoCo's model of a URDF without its shapes, which it would look for by rules of its own."""
+    """MuJoCo's model of a URDF without its shapes, which it would look for by rules of its own. Inertias that no body can have
+    raise: MuJoCo would change them."""
     robot = _robot(path)
     for link in robot.findall("link"):
         for shape in (*link.findall("visual"), *link.findall("collision")):
             link.remove(shape)
     for own in robot.findall("mujoco"):
         robot.remove(own)
-    flags = {"fusestatic": "false", "balanceinertia": "true", "boundmass": "1e-6", "boundinertia": "1e-9"}
-    ET.SubElement(ET.SubElement(robot, "mujoco"), "compiler", flags)
+    ET.SubElement(ET.SubElement(robot, "mujoco"), "compiler", fusestatic="false")
     return mujoco.MjModel.from_xml_string(ET.tostring(robot, encoding="unicode"))
 
 
@@ -122,7 +122,8 @@ def _collides(path: str) -> bool:
 def agreement(model: fx.Model, m: mujoco.MjModel) -> dict[str, Any]:
     """Relative differences of M, bias and unconstrained acceleration at random states, and a note where they cannot be had.
 
-    M_ij is relative to sqrt(M_ii M_jj), the bias and the accelerations, times sqrt(M_ii), to their largest entry. Two
+    M_ij is relative to sqrt(M_ii M_jj), the bias and the accelerations, times sqrt(M_ii), to their largest entry, or to what
+    velocities alone contribute, |M| qd^2 and sqrt(|M|) qd^2, where that is larger. Two
     backward-stable solutions of M a = f differ by about eps kappa (see `accuracy.py`); where that is large, so is the scale.
     """
     if model.nv == 0:
@@ -144,12 +145,12 @@ def agreement(model: fx.Model, m: mujoco.MjModel) -> dict[str, Any]:
     scale = np.sqrt(np.abs(np.einsum("kii->ki", M)))
     scale = np.maximum(scale, np.sqrt(DEAD) * scale.max(axis=1, keepdims=True))
     unit = scale[:, :, None] * scale[:, None, :]
-    # forces of the size M qd^2 come into a bias and may cancel
-    least = float(np.max(np.abs(M)) * max(np.max(s[1] ** 2) for s in states))
+    rate = float(max(np.max(s[1] ** 2) for s in states))  # accelerations of this size come in and may cancel
+    least = rate * float(np.max(np.abs(M)))
     errors = {"M": float(np.max(np.abs(found[0] - M) / unit)), "bias": _relative(found[1], bias, least)}
     kappa = float(np.max(np.linalg.cond(M / unit)))
     tolerance = max(1.0, 10 * EPS * kappa / 1e-9)
-    errors["acceleration"] = _relative(scale * found[2], scale * acceleration) / tolerance
+    errors["acceleration"] = _relative(scale * found[2], scale * acceleration, rate * float(scale.max())) / tolerance
     return {"errors": errors}
 
 

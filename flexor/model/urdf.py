@@ -3,7 +3,8 @@
 The root link is a body welded to the world, unless it is called "world": then it is the world. Body frames are the link
 frames. Every joint that moves gets a motor of its name whose input, a force or torque, is bounded by the joint's effort.
 A planar joint is two slides and a hinge with MuJoCo's names, `_TX`, `_TY` and `_RZ` behind its own; a floating joint is a free
-joint, and on a link that moves itself three slides and a ball, `_TX`, `_TY`, `_TZ` and `_R`. Velocity limits, safety
+joint, and on a link that moves itself three slides and a ball, `_TX`, `_TY`, `_TZ` and `_R`. The spherical joints of PyBullet
+are ball joints, without limits. Velocity limits, safety
 controllers, sensors, visuals and the elements of other programs are not read, nor are transmissions, of which a warning
 tells. A mimic joint has no motor; an equality of its own name ties it to the joint that it mimics (see `Equalities`). Without
 `self_collision`, collision shapes meet the ground and nothing else, since URDF has no way to say which links may touch; with
@@ -43,6 +44,7 @@ KINDS = {
     "prismatic": "slide",
     "floating": "free",
     "planar": "planar",
+    "spherical": "ball",
     "fixed": None,
 }
 
@@ -139,7 +141,7 @@ def _tables(robot: ET.Element, d: Description) -> tuple[dict[str, ET.Element], d
             d.fail(f"two joints are named '{name}'")
         joint_names.add(name)
         if joint.get("type") not in KINDS:
-            known = "fixed, revolute, continuous, prismatic, planar and floating"
+            known = "fixed, revolute, continuous, prismatic, spherical, planar and floating"
             d.fail(f"joint '{name}' is of type '{joint.get('type')}'; flexor opens {known}")
         for end in ("parent", "child"):
             if _end(joint, end) not in links:
@@ -225,7 +227,7 @@ def _body(link: ET.Element, joint: ET.Element | None, d: Description) -> BodySpe
 
 
 def _add_joints(d: Description, elements: list[ET.Element]) -> None:
-    """The moving joints, a motor for each but floating and mimic joints, and the couplings of the latter."""
+    """The moving joints, a motor for each but floating, spherical and mimic joints, and the couplings of the latter."""
     kinds = {e.get("name", ""): KINDS[e.get("type", "")] for e in elements}
     for joint in elements:
         kind, name = KINDS[joint.get("type", "")], joint.get("name", "")
@@ -235,12 +237,15 @@ def _add_joints(d: Description, elements: list[ET.Element]) -> None:
         if kind == "free":
             _add_floating_joint(d, name, body)
             continue
+        dynamics = joint.find("dynamics")
+        losses = {"damping": _positive(dynamics, "damping", d, where), "friction": _positive(dynamics, "friction", d, where)}
+        if kind == "ball":
+            d.joints.append(_ball(name, body, losses["damping"], losses["friction"]))
+            continue
         axis = _numbers(joint.find("axis"), "xyz", (1.0, 0.0, 0.0), d, where)
         if not np.linalg.norm(axis) > 0:
             d.fail(f"the axis of {where} is zero")
         axis = axis / np.linalg.norm(axis)
-        dynamics = joint.find("dynamics")
-        losses = {"damping": _positive(dynamics, "damping", d, where), "friction": _positive(dynamics, "friction", d, where)}
         parts = _planar(name, axis) if kind == "planar" else [(name, kind, axis)]
         for part, its_kind, along in parts:
             spec = _one_coordinate(part, its_kind, body, along, losses["damping"], losses["friction"])
@@ -258,6 +263,11 @@ def _add_joints(d: Description, elements: list[ET.Element]) -> None:
 def _one_coordinate(name: str, kind: str, body: str, axis: np.ndarray, damping: float = 0, friction: float = 0) -> JointSpec:
     zero = np.zeros(1)
     return JointSpec(name, kind, body, reference=zero, rest=zero, axis=axis, damping=damping, frictionloss=friction)
+
+
+def _ball(name: str, body: str, damping: float = 0, friction: float = 0) -> JointSpec:
+    unturned = np.array(IDENTITY)
+    return JointSpec(name, "ball", body, reference=unturned, rest=unturned, damping=damping, frictionloss=friction)
 
 
 def _planar(name: str, normal: np.ndarray) -> list[tuple[str, str, np.ndarray]]:
@@ -320,7 +330,7 @@ def _add_floating_joint(d: Description, name: str, body: str) -> None:
     spec = next(b for b in d.bodies if b.name == body)
     if spec.parent not in static_bodies(d):
         d.joints += [_one_coordinate(f"{name}_T{'XYZ'[i]}", "slide", body, np.eye(3)[i]) for i in range(3)]
-        d.joints.append(JointSpec(f"{name}_R", "ball", body, np.array(IDENTITY), np.array(IDENTITY)))
+        d.joints.append(_ball(f"{name}_R", body))
         return
     by_name = {b.name: b for b in d.bodies}
     while spec.parent != WORLD:

@@ -289,6 +289,13 @@ def test_a_floating_joint_on_a_link_that_moves_is_three_slides_and_a_ball():
     np.testing.assert_allclose(rot[3], base @ np.array([[0, 0, 1], [1, 0, 0], [0, 1, 0]]), atol=1e-12)
 
 
+def test_a_spherical_joint_is_a_ball():
+    model = load(robot(A, B, JOINT.format("s", "spherical", "a", "b", '<dynamics damping="0.1" friction="0.2"/>')))
+    assert [(j.name, j.kind) for j in model.topology.joints] == [("s", "ball")]
+    assert (float(model.joints.damping[0]), float(model.joints.frictionloss[0])) == (0.1, 0.2)
+    assert model.nu == 0
+
+
 def test_numbers_of_a_small_urdf():
     inertial = '<inertial><origin xyz="1 2 3" rpy="0 0 1.5707963267948966"/>'
     model = load(robot(A, B.replace("<inertial>", inertial).replace('ixx="1"', 'ixx="1.5"'), HINGE))
