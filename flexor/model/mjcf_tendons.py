@@ -11,12 +11,7 @@ WRAP_KINDS = {1: "joint", 2: "pulley", 3: "site", 4: "sphere", 5: "cylinder"}
 
 def read_tendons(m: mujoco.MjModel, d: Description, names: Names) -> list[TendonSpec]:
     """All tendons, or none where they are ignored."""
-    if "tendon" in d.ignore:
-        return []
-    for i in range(m.ntendon):
-        if int(m.wrap_type[m.tendon_adr[i]]) != int(mujoco.mjtWrap.mjWRAP_JOINT):
-            d.refuse("tendon", f"tendon '{names['tendon'][i]}' is spatial; flexor has fixed ones")
-    return [_tendon(m, i, d, names) for i in range(m.ntendon)]
+    return [] if "tendon" in d.ignore else [_tendon(m, i, d, names) for i in range(m.ntendon)]
 
 
 def _tendon(m: mujoco.MjModel, i: int, d: Description, names: Names) -> TendonSpec:
