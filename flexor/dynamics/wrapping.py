@@ -133,7 +133,7 @@ def _crosses(p1: Array, p2: Array, p3: Array, p4: Array) -> Array:
 
 def _inside(d0: Array, d1: Array, radius: Array) -> _Circle:
     """The way through a point of the circle, at the angle from d0 at which it is shortest, where both ends see the point. There
-    its slope by the angle grows, so that bisection and Newton's method find its zero; the last two steps carry the derivatives."""
+    its slope by the angle grows: bisection and Newton's method find its zero, and the last two steps carry the derivatives."""
     way, (l0, l1) = d1 - d0, (_length(d0), _length(d1))
     square = dot(way, way)
     share = -dot(way, d0) / jnp.where(square > 0, square, 1.0)
