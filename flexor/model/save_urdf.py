@@ -1,5 +1,6 @@
 """A model as URDF text. Other programs find links, joints and collision shapes in it, meshes and the ground excepted; flexor
-finds the rest in the <flexor> element. The root link is "world"; a free joint is a floating joint on it."""
+finds the rest in the <flexor> element. The root link is "world"; a free joint is a floating joint on it, a ball joint a
+spherical one, as PyBullet has it."""
 
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping
@@ -13,6 +14,7 @@ from flexor.model.description import DescriptionError, unique
 from flexor.model.extension import number_text
 from flexor.model.frames import quat_matrix, quat_rpy
 from flexor.model.model import Model
+from flexor.model.urdf import floating_parts, planar_parts
 
 
 def urdf_text(model: Model, keys: Mapping[str, np.ndarray]) -> str:
@@ -54,32 +56,52 @@ def _inertial(link: ET.Element, m: Model, b: int) -> None:
 def _joint(root: ET.Element, m: Model, b: int) -> None:
     t = m.topology
     own = [j for j, joint in enumerate(t.joints) if joint.body == b]
-    if len(own) > 1:
-        _fail(m, f"body '{t.bodies[b]}' has {len(own)} joints, and a URDF link has one")
-    kinds = {"hinge": "continuous", "slide": "prismatic", "free": "floating"}
-    kind, name = "fixed", unique(f"{t.bodies[b]}_fixed", [j.name for j in t.joints])
-    if own:
-        joint = t.joints[own[0]]
-        if joint.kind == "ball":
-            _fail(m, f"joint '{joint.name}' is a ball joint")
-        if joint.kind == "free" and t.parents[b] != 0:
-            _fail(m, f"the free joint '{joint.name}' is not on the world")
-        if joint.kind != "free" and np.any(m.joints.pos[own[0]]):
-            _fail(m, f"the anchor of joint '{joint.name}' is not at the origin of its body")
-        name = joint.name
-        kind = "revolute" if joint.kind == "hinge" and joint.limited else kinds[joint.kind]
+    kind, name = _type_and_name(m, b, own)
+    if any(t.joints[j].kind != "free" and np.any(m.joints.pos[j]) for j in own):
+        _fail(m, f"the anchor of joint '{name}' is not at the origin of its body")
     element = ET.SubElement(root, "joint", name=name, type=kind)
     ET.SubElement(element, "parent", link=t.bodies[t.parents[b]])
     ET.SubElement(element, "child", link=t.bodies[b])
     _origin(element, m.bodies.pos[b], m.bodies.quat[b])
     if own and kind != "floating":
-        _motion(element, m, own[0], kind)
-        _mimic(element, m, own[0])
+        _motion(element, m, own[-1], kind)
+        _mimic(element, m, own[-1])
+
+
+def _type_and_name(m: Model, b: int, own: list[int]) -> tuple[str, str]:
+    """Type and name of the URDF joint that is a body's joints; raises where there is none."""
+    t = m.topology
+    if not own:
+        return "fixed", unique(f"{t.bodies[b]}_fixed", [j.name for j in t.joints])
+    joint = t.joints[own[0]]
+    if len(own) > 1:
+        whole = joint.name.removesuffix("_TX")
+        if _are(m, own, planar_parts(whole, np.asarray(m.joints.axis[own[-1]]))):
+            return "planar", whole
+        if _are(m, own, floating_parts(whole)):
+            return "floating", whole
+        _fail(m, f"body '{t.bodies[b]}' has {len(own)} joints, and a URDF link has one")
+    if joint.kind == "free" and t.parents[b] != 0:
+        _fail(m, f"the free joint '{joint.name}' is not on the world")
+    if joint.kind == "ball" and joint.limited:
+        _fail(m, f"joint '{joint.name}' is a ball joint with a limit")
+    kinds = {"hinge": "continuous", "slide": "prismatic", "free": "floating", "ball": "spherical"}
+    return "revolute" if joint.kind == "hinge" and joint.limited else kinds[joint.kind], joint.name
+
+
+def _are(m: Model, own: list[int], parts: list[tuple[str, str, np.ndarray]]) -> bool:
+    """Whether the joints are the parts of a planar or floating joint, without limits."""
+    joints = [m.topology.joints[j] for j in own]
+    same = [(j.name, j.kind) for j in joints] == [(name, kind) for name, kind, _ in parts]
+    turned = [j for j, (_, kind, _) in zip(own, parts, strict=False) if kind != "ball"]
+    axes = [axis for _, kind, axis in parts if kind != "ball"]
+    return same and np.allclose(m.joints.axis[turned], axes, atol=1e-9) and not any(j.limited for j in joints)
 
 
 def _motion(element: ET.Element, m: Model, j: int, kind: str) -> None:
-    """Axis, passive forces and limits of a hinge or slide joint."""
-    ET.SubElement(element, "axis", xyz=number_text(m.joints.axis[j]))
+    """Axis, passive forces and limits of a joint that is not floating."""
+    if kind != "spherical":
+        ET.SubElement(element, "axis", xyz=number_text(m.joints.axis[j]))
     dynamics = {"damping": number_text(m.joints.damping[j]), "friction": number_text(m.joints.frictionloss[j])}
     ET.SubElement(element, "dynamics", dynamics)
     motors = [a for a, actuator in enumerate(m.topology.actuators) if actuator.joint == j]
@@ -87,7 +109,7 @@ def _motion(element: ET.Element, m: Model, j: int, kind: str) -> None:
     reach = np.minimum(np.max(np.abs(table.ctrl_range), axis=1, initial=0), 1e9)
     effort = sum(abs(table.gear[a] * table.gain[a]) * reach[a] for a in motors)
     limit = {"effort": number_text(effort), "velocity": "100.0"}
-    if kind != "continuous":
+    if kind in ("revolute", "prismatic"):
         # an unlimited slide has no type of its own in URDF: wide limits, which the <flexor> element takes away
         lower, upper = np.clip(m.joints.range[j], -1e9, 1e9)
         limit.update(lower=number_text(lower), upper=number_text(upper))

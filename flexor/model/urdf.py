@@ -246,7 +246,7 @@ def _add_joints(d: Description, elements: list[ET.Element]) -> None:
         if not np.linalg.norm(axis) > 0:
             d.fail(f"the axis of {where} is zero")
         axis = axis / np.linalg.norm(axis)
-        parts = _planar(name, axis) if kind == "planar" else [(name, kind, axis)]
+        parts = planar_parts(name, axis) if kind == "planar" else [(name, kind, axis)]
         for part, its_kind, along in parts:
             spec = _one_coordinate(part, its_kind, body, along, losses["damping"], losses["friction"])
             spec.range = None if kind == "planar" else _range(joint, d)
@@ -270,7 +270,7 @@ def _ball(name: str, body: str, damping: float = 0, friction: float = 0) -> Join
     return JointSpec(name, "ball", body, reference=unturned, rest=unturned, damping=damping, frictionloss=friction)
 
 
-def _planar(name: str, normal: np.ndarray) -> list[tuple[str, str, np.ndarray]]:
+def planar_parts(name: str, normal: np.ndarray) -> list[tuple[str, str, np.ndarray]]:
     """Names, kinds and axes of the two slides in the plane and of the hinge about its normal.
 
     The slides are the x and y axes after the smallest turn that takes z to the normal, as in MuJoCo.
@@ -278,6 +278,11 @@ def _planar(name: str, normal: np.ndarray) -> list[tuple[str, str, np.ndarray]]:
     half = np.array([1 + normal[2], -normal[1], normal[0], 0.0])  # 2 cos(a/2) (cos(a/2), sin(a/2) axis)
     R = quat_matrix(half) if np.any(half) else np.diag([1.0, -1.0, -1.0])
     return [(f"{name}_TX", "slide", R[:, 0]), (f"{name}_TY", "slide", R[:, 1]), (f"{name}_RZ", "hinge", normal)]
+
+
+def floating_parts(name: str) -> list[tuple[str, str, np.ndarray]]:
+    """Names, kinds and axes of the three slides and the ball of a floating joint on a link that moves; a ball has no axis."""
+    return [*((f"{name}_T{'XYZ'[i]}", "slide", np.eye(3)[i]) for i in range(3)), (f"{name}_R", "ball", np.eye(3)[2])]
 
 
 def _mimic(joint: ET.Element, kinds: dict[str, str | None], d: Description) -> EqualitySpec | None:
@@ -329,8 +334,9 @@ def _add_floating_joint(d: Description, name: str, body: str) -> None:
     """A free joint where the parent stands still: the link then floats on the world; else three slides and a ball."""
     spec = next(b for b in d.bodies if b.name == body)
     if spec.parent not in static_bodies(d):
-        d.joints += [_one_coordinate(f"{name}_T{'XYZ'[i]}", "slide", body, np.eye(3)[i]) for i in range(3)]
-        d.joints.append(_ball(f"{name}_R", body))
+        *slides, (turn, _, _) = floating_parts(name)
+        d.joints += [_one_coordinate(part, kind, body, axis) for part, kind, axis in slides]
+        d.joints.append(_ball(turn, body))
         return
     by_name = {b.name: b for b in d.bodies}
     while spec.parent != WORLD:

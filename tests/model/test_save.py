@@ -110,11 +110,31 @@ def test_pinocchio_reads_the_saved_urdf(tmp_path):
     assert sum(i.mass for i in oracle.inertias) == pytest.approx(float(jnp.sum(model.bodies.mass)))
 
 
+INERTIAL = '<inertial><mass value="1"/><inertia ixx="1" iyy="1" izz="1" ixy="0" ixz="0" iyz="0"/></inertial>'
+CARRIED = "".join(f'<link name="{n}">{INERTIAL}</link>' for n in ("a", "b", "c", "d")) + "".join(
+    f'<joint name="{kind}" type="{kind}"><parent link="{p}"/><child link="{c}"/><origin xyz="1 2 3" rpy="1 2 3"/>'
+    '<axis xyz="1 2 3"/><dynamics damping="0.1" friction="0.2"/></joint>'
+    for kind, p, c in (("planar", "a", "b"), ("floating", "b", "c"), ("spherical", "c", "d"))
+)
+
+
+@pytest.mark.parametrize("suffix", [".xml", ".urdf"])
+@pytest.mark.parametrize("change", [lambda m: m, perturbed], ids=["plain", "perturbed"])
+def test_joints_of_several_coordinates_return_exactly(tmp_path, suffix, change):
+    model, path = change(load(f'<robot name="r">{CARRIED}</robot>')), tmp_path / f"robot{suffix}"
+    if suffix == ".urdf" and change is perturbed:  # its slides are no longer at right angles
+        with pytest.raises(DescriptionError, match="body 'b' has 3 joints, and a URDF link has one"):
+            save(model, path)
+        return
+    save(model, path)
+    if suffix == ".urdf":
+        assert path.read_text().count('type="planar"') == path.read_text().count('type="spherical"') == 1
+    assert_same(model, load_file(path))
+
+
 def test_what_a_format_cannot_hold_is_named(tmp_path):
     body = '<body name="x"><joint name="s" type="ball"/><geom size="0.1"/></body>'
     ball = f'<mujoco model="b"><worldbody>{body}</worldbody></mujoco>'
-    with pytest.raises(DescriptionError, match="'b' cannot be saved as URDF: joint 's' is a ball joint"):
-        save(load(ball), tmp_path / "x.urdf")
     anchored = ball.replace('type="ball"', 'pos="0 0 1"')
     with pytest.raises(DescriptionError, match="the anchor of joint 's' is not at the origin of its body"):
         save(load(anchored), tmp_path / "x.urdf")
