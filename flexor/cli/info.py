@@ -11,6 +11,7 @@ from flexor.cli.loading import Robot, takes_robot, use_float64
 from flexor.dynamics import total_mass
 from flexor.model.model import Model
 from flexor.model.parameters import parameters
+from flexor.model.topology import Actuator, Topology
 
 
 @takes_robot
@@ -81,13 +82,21 @@ def _joints(model: Model) -> object:
     return console.table("Joints", heads, rows)
 
 
+def _target(t: Topology, a: Actuator) -> str:
+    """What an actuator pushes on, in words."""
+    if a.joint is not None:
+        return t.joints[a.joint].name
+    assert a.site is not None
+    return f"site {t.sites[a.site].name}" if a.slider is None else f"crank {t.sites[a.site].name}"
+
+
 def _actuators(model: Model) -> object:
     t, a = model.topology, model.actuators
     rows = [
-        [x.name, t.joints[x.joint].name, float(a.gear[i]), float(a.gain[i]), _numbers(a.bias[i]), _numbers(a.ctrl_range[i])]
+        [x.name, _target(t, x), float(a.gear[i]), float(a.gain[i]), _numbers(a.bias[i]), _numbers(a.ctrl_range[i])]
         for i, x in enumerate(t.actuators)
     ]
-    heads = ["actuator", "joint", ">gear", ">gain", "bias", "control range"]
+    heads = ["actuator", "acts on", ">gear", ">gain", "bias", "control range"]
     if t.samples:
         heads.append(">delay (s)")
         rows = [[*row, float(delay)] for row, delay in zip(rows, a.delay, strict=True)]

@@ -1,6 +1,8 @@
 """Rigid-body dynamics of one robot at one instant: pure functions of `Model`, coordinates and velocities."""
 
 from flexor.dynamics.aba import aba
+from flexor.dynamics.activation import activation_rate, next_activation
+from flexor.dynamics.actuators import actuator_forces, actuator_lengths, actuator_moment
 from flexor.dynamics.crba import crba
 from flexor.dynamics.energy import (
     centre_of_mass,
@@ -22,7 +24,11 @@ from flexor.dynamics.tendons import tendon_jacobian, tendon_lengths
 __all__ = [
     "Kinematics",
     "aba",
+    "activation_rate",
     "actuator_force",
+    "actuator_forces",
+    "actuator_lengths",
+    "actuator_moment",
     "bias_force",
     "body_jacobian",
     "body_poses",
@@ -42,6 +48,7 @@ __all__ = [
     "gravity_force",
     "integrate",
     "kinetic_energy",
+    "next_activation",
     "passive_force",
     "point_jacobian",
     "potential_energy",

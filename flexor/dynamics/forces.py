@@ -4,6 +4,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from flexor.dynamics.actuators import pushed
 from flexor.dynamics.energy import spring_stretch, tendon_stretch
 from flexor.dynamics.kinematics import Kinematics, forward_kinematics
 from flexor.dynamics.recursion import scatter_sum
@@ -19,10 +20,11 @@ def actuator_force(
 ) -> Float[Array, " nv"]:
     """Generalised force of the actuators at inputs u: gear clip(gain clip(u) + bias . (1, length, velocity)).
 
-    In joints with `actuated_gravcomp` the gravity compensation is part of it. `kin` is the kinematics at q, if it is known.
+    In joints with `actuated_gravcomp` the gravity compensation is part of it. Of an actuator with an activation, u is that
+    activation. `kin` is the kinematics at q, if it is known.
     """
     t = model.topology
-    total = _pushed(model, q, qd, u)
+    total = pushed(model, q, qd, u, kin)
     by_motors = np.array([t.joints[j].actuated_gravcomp for j in t.dof_joint], dtype=bool)
     if t.compensated and by_motors.any():
         total = total + jnp.where(by_motors, gravity_compensation(model, _known(model, q, kin)), 0.0)
@@ -30,19 +32,6 @@ def actuator_force(
         return total
     bounds = take(model.joints.force_range, t.dof_joint)
     return jnp.clip(total, bounds[:, 0], bounds[:, 1])
-
-
-def _pushed(model: Model, q: Array, qd: Array, u: Array) -> Float[Array, " nv"]:
-    """Generalised forces of the actuators, before the joints' bounds."""
-    t, act = model.topology, model.actuators
-    if t.nu == 0:
-        return jnp.zeros(t.nv, q.dtype)
-    joint = np.array([a.joint for a in t.actuators], dtype=int)
-    length, rate = act.gear * take(q, t.q_start[joint]), act.gear * take(qd, t.v_start[joint])
-    u = jnp.clip(u, act.ctrl_range[:, 0], act.ctrl_range[:, 1])
-    force = act.gain * u + act.bias[:, 0] + act.bias[:, 1] * length + act.bias[:, 2] * rate
-    force = act.gear * jnp.clip(force, act.force_range[:, 0], act.force_range[:, 1])
-    return scatter_sum(force, t.v_start[joint], t.nv)
 
 
 def passive_force(

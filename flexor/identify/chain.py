@@ -116,7 +116,7 @@ def _row(
     def velocity(z: Array, q: Array, qd: Array) -> tuple[Array, State]:
         sim = problem.simulator(z)[0]
         new = sim.solver.step(
-            sim.model, State(q, qd, state.time, state.memory, state.history), as_control(sim.model, u), sim.dt
+            sim.model, State(q, qd, state.time, state.memory, state.history, state.act), as_control(sim.model, u), sim.dt
         )
         return new.qd, new
 

@@ -51,6 +51,11 @@ class Segments(NamedTuple):
 
 def cut(sim: Simulator, logs: Sequence[Log], shooting: Shooting, noise: np.ndarray) -> tuple[Segments, np.ndarray]:
     """Segments of all logs, and the log each belongs to. `noise` has a number for each column, the same for all logs or not."""
+    if shooting.horizon is not None and sim.model.topology.na:
+        raise ValueError(
+            f"'{sim.model.topology.name}' has actuators with activations, which no log holds: a segment cannot start within a "
+            "log. Use `Shooting()`, from the start of each log, where they are zero."
+        )
     parts, past, owner = [], [], []
     noise = np.broadcast_to(noise, (len(logs), np.shape(noise)[-1]))
     for i, log in enumerate(logs):

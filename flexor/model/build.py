@@ -6,6 +6,7 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
+from flexor.model.build_actuators import actuator_tables, actuator_topology
 from flexor.model.build_tendons import check_tendon, tendon_table, tendon_topology
 from flexor.model.description import (
     WORLD,
@@ -20,9 +21,22 @@ from flexor.model.description import (
 )
 from flexor.model.frames import matrix_quat, quat_matrix, quat_product, six_matrix
 from flexor.model.hull import as_prism, hull_corners, reduce_corners
-from flexor.model.model import Actuators, Bodies, Equalities, Geoms, Joints, Model, Pairs, Sites, Tendons
+from flexor.model.model import (
+    Activations,
+    Actuators,
+    Bodies,
+    Equalities,
+    Geoms,
+    Joints,
+    Model,
+    Muscles,
+    Pairs,
+    Sites,
+    Tendons,
+    Transmissions,
+)
 from flexor.model.pairs import collision_pairs
-from flexor.model.topology import JOINT_NQ, SHAPES, Actuator, Equality, Geom, Joint, Pair, Site, Topology
+from flexor.model.topology import JOINT_NQ, SHAPES, Equality, Geom, Joint, Pair, Site, Topology
 
 REST_DEPTH = 5e-3  # m: how deep a robot's whole weight presses one contact, which sets the default stiffness
 LIMIT_TIME = 0.02  # s: time constant of a joint limit or an equality, MuJoCo's default
@@ -55,7 +69,8 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
         "joints": _joint_table(d),
         "geoms": _columns(geoms, "pos", "quat", "size"),
         "pairs": _pair_table(d, geoms, pairs),
-        "actuators": _columns(d.actuators, "gear", "gain", "bias", "ctrl_range", "force_range", "delay"),
+        "actuators": _columns(d.actuators, "gear", "gain", "bias", "ctrl_range", "force_range", "delay", "gain_slope"),
+        **actuator_tables(d),
         "sites": _columns(d.sites, "pos", "quat"),
         "equalities": _equality_table(d),
         "tendons": tendon_table(d, LIMIT_TIME),
@@ -70,7 +85,8 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
     rows = [np.asarray(g.vertices) for g in geoms if g.shape == "mesh"]
     tables["geoms"]["vertices"] = np.concatenate(rows) if rows else np.zeros((0, 3))
     kinds = {"bodies": Bodies, "joints": Joints, "geoms": Geoms, "pairs": Pairs, "actuators": Actuators, "sites": Sites,
-             "equalities": Equalities, "tendons": Tendons}  # fmt: skip
+             "equalities": Equalities, "tendons": Tendons, "transmissions": Transmissions, "activations": Activations,
+             "muscles": Muscles}  # fmt: skip
     dtype = jnp.result_type(float) if dtype is None else dtype
 
     def array(x):
@@ -84,7 +100,7 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
 
 
 _WIDTH = {"pos": 3, "quat": 4, "com": 3, "inertia": 6, "axis": 3, "size": 3, "bias": 3, "ctrl_range": 2, "force_range": 2,
-          "coefficients": 5}  # fmt: skip
+          "coefficients": 5, "gain_slope": 2}  # fmt: skip
 
 
 def _columns(rows: list, *fields: str) -> dict[str, np.ndarray]:
@@ -120,7 +136,7 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
             for i, g in enumerate(geoms)
         ),
         pairs=tuple(Pair(f"{p.a}~{p.b}", index[p.a], index[p.b], p.condim > 1) for p in pairs),
-        actuators=tuple(Actuator(a.name, joint[a.joint], a.samples) for a in d.actuators),
+        actuators=actuator_topology(d),
         keyframes=tuple(d.keyframes),
         sites=tuple(Site(s.name, body[s.body]) for s in d.sites),
         equalities=tuple(
@@ -316,7 +332,8 @@ def _override(
     if not d.overrides:
         return
     singular = {"bodies": "body", "joints": "joint", "geoms": "geom", "pairs": "pair", "actuators": "actuator",
-                "sites": "site", "equalities": "equality", "tendons": "tendon"}  # fmt: skip
+                "sites": "site", "equalities": "equality", "tendons": "tendon", "transmissions": "transmission",
+                "activations": "activation", "muscles": "muscle"}  # fmt: skip
     places: dict[str, tuple[np.ndarray, Any]] = {key: (whole[key], slice(None)) for key in ("gravity", "reference", "rest")}
     places.update({f"keyframe.{name}": (whole["keyframes"], i) for i, name in enumerate(topology.keyframes)})
     for group, kind in singular.items():

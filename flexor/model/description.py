@@ -125,10 +125,11 @@ class PairSpec:
 
 @dataclass
 class ActuatorSpec:
-    """An actuator on a hinge or slide joint; see `Actuators` for the law."""
+    """An actuator on a joint, a tendon, a site or a slider-crank: see `Actuator` for what is pushed on, `Actuators` for the law,
+    `Activations` for that of the activation. `muscle` has the fields of `Muscles` by name."""
 
     name: str
-    joint: str
+    joint: str | None = None
     gear: float = 1.0
     gain: float = 1.0
     bias: ArrayLike = (0.0, 0.0, 0.0)
@@ -136,6 +137,23 @@ class ActuatorSpec:
     force_range: tuple[float, float] = UNLIMITED
     delay: float = 0.0
     samples: int = 0
+    in_parent: bool = False
+    tendon: str | None = None
+    site: str | None = None
+    reference: str | None = None
+    slider: str | None = None
+    direction: ArrayLike = (0.0,) * 6
+    crank_length: float = 0.0
+    gain_slope: ArrayLike = (0.0, 0.0)
+    varying: bool = False
+    circular: bool = False
+    dynamics: str = "none"
+    early: bool = False
+    time_constant: float = 0.0
+    release_time: float = 0.0
+    smoothing: float = 0.0
+    act_range: tuple[float, float] = UNLIMITED
+    muscle: dict[str, ArrayLike] | None = None
 
 
 @dataclass

@@ -1,6 +1,6 @@
 """Reads MJCF, which MuJoCo's own compiler parses, from an `MjModel` into a `Description`.
 
-Read: bodies, joints, geoms, sites, pairs, exclusions, actuators on hinges and slides, equalities of joints that are active,
+Read: bodies, joints, geoms, sites, pairs, exclusions, actuators (`mjcf_actuators`), equalities of joints that are active,
 tendons, gravity, keyframes, and the numeric fields "flexor.<parameter name>". MuJoCo's soft-constraint settings (solref, solimp,
 solmix), solver and integrator settings are not read: flexor has its own contact models. Whatever else would change the motion is
 refused in `mjcf_refusals`.
@@ -12,7 +12,6 @@ import numpy as np
 from flexor.model.description import (
     UNLIMITED,
     WORLD,
-    ActuatorSpec,
     BodySpec,
     Description,
     EqualitySpec,
@@ -24,7 +23,8 @@ from flexor.model.description import (
 )
 from flexor.model.extension import PREFIX, set_structure
 from flexor.model.frames import matrix_six, quat_matrix
-from flexor.model.mjcf_refusals import disabled, refuse_actuator, refuse_unknown_physics
+from flexor.model.mjcf_actuators import read_actuators, reflected
+from flexor.model.mjcf_refusals import disabled, refuse_unknown_physics
 from flexor.model.mjcf_tendons import read_tendons
 
 JOINT_KINDS = {0: "free", 1: "ball", 2: "slide", 3: "hinge"}
@@ -54,7 +54,7 @@ def read_mjcf(
     d.pairs = [_pair(m, p, names, d) for p in range(m.npair)]
     bodies = names["body"]
     d.exclusions = [(bodies[s >> 16], bodies[s & 0xFFFF]) for s in m.exclude_signature]
-    d.actuators = [_actuator(m, a, names, d) for a in range(m.nactuator) if not refuse_actuator(m, a, d, names)]
+    d.actuators = read_actuators(m, d, names)
     d.sites = [_site(m, s, names) for s in range(m.nsite)]
     d.equalities = [_equality(m, e, names) for e in range(m.neq) if _ties_joints(m, e, d)]
     d.tendons = read_tendons(m, d, names)
@@ -67,6 +67,12 @@ def read_mjcf(
             "`sim.reset(name, qd)`"
         )
     _warn_of_keyframe_poses(m, d, names)
+    active = [names["key"][k] for k in range(m.nkey) if np.any(m.key_act[k])]
+    if active:
+        d.warn(
+            f"keyframe '{active[0]}' has activations, but flexor keeps the coordinates of keyframes alone: states start without; "
+            "`dataclasses.replace(state, act=...)` sets them"
+        )
     d.filter_parent = not disabled(m, "FILTERPARENT")
     d.collisions = not disabled(m, "CONTACT", "CONSTRAINT")
     _read_extension(m, d)
@@ -149,6 +155,7 @@ def _joint(m: mujoco.MjModel, j: int, names: _Names, d: Description) -> JointSpe
             d.fail(f"joint '{name}' has different {what} on its degrees of freedom; flexor keeps one number per joint")
     limited = bool(m.jnt_limited[j]) and not disabled(m, "LIMIT", "CONSTRAINT") and kind in ("hinge", "slide")
     dof = m.jnt_dofadr[j]
+    damping, armature = (0.0, 0.0) if "actuator" in d.ignore else reflected(m, j)
     return JointSpec(
         name=name,
         kind=kind,
@@ -158,8 +165,8 @@ def _joint(m: mujoco.MjModel, j: int, names: _Names, d: Description) -> JointSpe
         pos=m.jnt_pos[j].copy(),
         axis=m.jnt_axis[j].copy(),
         stiffness=0.0 if disabled(m, "SPRING") else float(m.jnt_stiffness[j]),
-        damping=0.0 if disabled(m, "DAMPER") else float(m.dof_damping[dof]),
-        armature=float(m.dof_armature[dof]),
+        damping=0.0 if disabled(m, "DAMPER") else float(m.dof_damping[dof]) + damping,
+        armature=float(m.dof_armature[dof]) + armature,
         frictionloss=0.0 if disabled(m, "FRICTIONLOSS", "CONSTRAINT") else float(m.dof_frictionloss[dof]),
         range=_range(m, j, name, d) if limited else None,
         force_range=tuple(m.jnt_actfrcrange[j]) if m.jnt_actfrclimited[j] else UNLIMITED,
@@ -210,24 +217,6 @@ def _pair(m: mujoco.MjModel, p: int, names: _Names, d: Description) -> PairSpec:
     return PairSpec(a, b, float(first), int(m.pair_dim[p]), float(m.pair_margin[p]))
 
 
-def _actuator(m: mujoco.MjModel, a: int, names: _Names, d: Description) -> ActuatorSpec:
-    off = disabled(m, "ACTUATION") or bool(m.opt.disableactuator & (1 << max(int(m.actuator_group[a]), 0)))
-    ctrl, out = m.actuator_ctrladr[a], m.actuator_outadr[a]
-    affine = int(m.actuator_biastype[a]) == int(mujoco.mjtBias.mjBIAS_AFFINE)
-    clamped = m.actuator_ctrllimited[ctrl] and not disabled(m, "CLAMPCTRL")
-    return ActuatorSpec(
-        name=names["actuator"][a],
-        joint=names["joint"][m.actuator_trnid[a, 0]],
-        gear=float(m.actuator_gear[out, 0]),
-        gain=0.0 if off else float(m.actuator_gainprm[a, 0]),
-        bias=m.actuator_biasprm[a, :3].copy() if affine and not off else np.zeros(3),
-        ctrl_range=tuple(m.actuator_ctrlrange[ctrl]) if clamped else UNLIMITED,
-        force_range=tuple(m.actuator_forcerange[a]) if m.actuator_forcelimited[a] and not off else UNLIMITED,
-        delay=_delay(m, a, names, d),
-        samples=int(m.actuator_history[a, 0]),
-    )
-
-
 def _ties_joints(m: mujoco.MjModel, e: int, d: Description) -> bool:
     off = disabled(m, "EQUALITY", "CONSTRAINT") or not m.eq_active0[e] or "equality" in d.ignore
     return not off and int(m.eq_type[e]) == int(mujoco.mjtEq.mjEQ_JOINT)
@@ -241,20 +230,6 @@ def _equality(m: mujoco.MjModel, e: int, names: _Names) -> EqualitySpec:
     return EqualitySpec(
         names["equality"][e], names["joint"][first], None if second < 0 else names["joint"][second], coefficients
     )
-
-
-def _delay(m: mujoco.MjModel, a: int, names: _Names, d: Description) -> float:
-    """The delay of an actuator; warns where MuJoCo's history makes another delay of it than linear interpolation."""
-    delay, interp = float(m.actuator_delay[a]), int(m.actuator_history[a, 1])
-    steps = delay / m.opt.timestep
-    if (interp != 1 or steps < 1) and abs(steps - round(steps)) > 1e-6:
-        kind = ("zoh", "linear", "cubic")[interp]
-        d.warn(
-            f"actuator '{names['actuator'][a]}' has a delay of {delay:g} s with interp=\"{kind}\", {steps:.4g} time steps of the "
-            "file: MuJoCo rounds it, or smooths the input, while flexor interpolates the past inputs linearly; write "
-            'interp="linear" and a delay of at least one time step, or a whole number of them, for the same motion'
-        )
-    return delay
 
 
 def _read_extension(m: mujoco.MjModel, d: Description) -> None:

@@ -26,7 +26,7 @@ def disabled(m: mujoco.MjModel, *flags: str) -> bool:
 
 
 def refuse_unknown_physics(m: mujoco.MjModel, d: Description, names: Names) -> None:
-    """Raises about the first element that changes the motion, is not ignored, and is not an actuator (see below)."""
+    """Raises about the first element that changes the motion, is not ignored, and is not an actuator (see `mjcf_actuators`)."""
     _refuse_options(m, d)
     _refuse_bodies(m, d, names)
     _refuse_joints(m, d, names)
@@ -90,35 +90,3 @@ def _refuse_couplings(m: mujoco.MjModel, d: Description, names: Names) -> None:
         d.refuse("flex", f"flex '{name}' is a deformable body")
 
 
-def refuse_actuator(m: mujoco.MjModel, a: int, d: Description, names: Names) -> bool:
-    """Whether actuator `a` is to be dropped; raises when it is none of flexor's and actuators are not ignored."""
-    reason = _foreign(m, a)
-    if reason is None:
-        return False
-    d.refuse("actuator", f"actuator '{names['actuator'][a]}' {reason}")
-    return True
-
-
-def _foreign(m: mujoco.MjModel, a: int) -> str | None:
-    """What makes an actuator other than gain u + bias . (1, length, velocity) on a hinge or slide; None if nothing."""
-    transmission, gain, bias = (int(x[a]) for x in (m.actuator_trntype, m.actuator_gaintype, m.actuator_biastype))
-    if m.actuator_plugin[a] >= 0:
-        return "is a plugin"
-    if transmission not in (int(mujoco.mjtTrn.mjTRN_JOINT), int(mujoco.mjtTrn.mjTRN_JOINTINPARENT)):
-        kind = mujoco.mjtTrn(transmission).name.removeprefix("mjTRN_").lower()
-        return f"acts on a {kind}; flexor's act on hinge and slide joints"
-    if int(m.jnt_type[m.actuator_trnid[a, 0]]) < int(mujoco.mjtJoint.mjJNT_SLIDE):
-        return "acts on a ball or free joint; flexor's act on hinge and slide joints"
-    if int(m.actuator_dyntype[a]) != int(mujoco.mjtDyn.mjDYN_NONE) or m.actuator_actnum[a]:
-        kind = mujoco.mjtDyn(int(m.actuator_dyntype[a])).name.removeprefix("mjDYN_").lower()
-        return f"has internal dynamics ({kind})"
-    if m.actuator_ctrlnum[a] != 1 or m.actuator_outnum[a] != 1:
-        return "has several inputs or outputs"
-    affine = gain == int(mujoco.mjtGain.mjGAIN_AFFINE) and not np.any(m.actuator_gainprm[a, 1:3])
-    if gain != int(mujoco.mjtGain.mjGAIN_FIXED) and not affine:
-        return "has a gain that depends on the configuration"
-    if bias not in (int(mujoco.mjtBias.mjBIAS_NONE), int(mujoco.mjtBias.mjBIAS_AFFINE)):
-        return "has a bias that is not affine"
-    if m.actuator_damping[a] or np.any(m.actuator_dampingpoly[a]) or m.actuator_armature[a]:
-        return "has damping or armature of its own; write them at the joint"
-    return None

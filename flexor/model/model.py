@@ -73,9 +73,11 @@ class Pairs(eqx.Module):
 
 
 class Actuators(eqx.Module):
-    """force = gain u + bias . (1, length, velocity), clipped to `force_range`; u is clipped to `ctrl_range`.
+    """force = gain u + bias . (1, length, velocity), clipped to `force_range`; u is clipped to `ctrl_range`. Of actuators with an
+    activation, u stands for that (see `Activations`). `gain_slope` adds gain_slope . (length, velocity) to the gain.
 
-    Length and velocity are `gear` times the joint's, and the joint feels `gear` times the force (MuJoCo's convention).
+    Length and velocity are `gear` times the joint's, and the joint feels `gear` times the force (MuJoCo's convention). The same
+    holds for the length of a tendon, a site, a slider-crank (`flexor.dynamics.transmission`).
     A motor has gain 1; a position servo gain kp, bias (0, -kp, -kv); a velocity servo gain kv, bias (0, 0, -kv).
     `delay` in seconds: u is the input of that long ago (`flexor.model.delay`); length and velocity are not delayed.
     """
@@ -86,6 +88,49 @@ class Actuators(eqx.Module):
     ctrl_range: Float[Array, "nu 2"]
     force_range: Float[Array, "nu 2"]
     delay: Float[Array, " nu"]
+    gain_slope: Float[Array, "nu 2"]
+
+
+class Transmissions(eqx.Module):
+    """Of actuators on ball and free joints and sites: the `direction` in which they push, force then moment as MuJoCo's gear has
+    it (of a ball joint the first three numbers are the moment); of slider-cranks the length of the connecting rod in m."""
+
+    direction: Float[Array, "n 6"]
+    crank_length: Float[Array, " n"]
+
+
+class Activations(eqx.Module):
+    """Activation a of an actuator, which takes the place of the input in its force and stays within `range`:
+
+    integrator   a' = u
+    filter       a' = (u - a) / time_constant; `filterexact` is the same, integrated exactly over a step
+    muscle       a' = (u - a) / tau(u, a), from `time_constant` and `release_time` in s (Millard et al. 2013), which go over into
+                 each other within `smoothing` of u - a
+    """
+
+    time_constant: Float[Array, " na"]
+    release_time: Float[Array, " na"]
+    smoothing: Float[Array, " na"]
+    range: Float[Array, "na 2"]
+
+
+class Muscles(eqx.Module):
+    """MuJoCo's muscle: -force (a FL(L) FV(V) + FP(L)). L is the actuator's length, in units in which `length_range` is the
+    operating range `range`, and V its rate in units of `max_velocity` lengths L0 per second.
+
+    FL is one at L = 1 and zero outside of `shortest` and `longest`; FV is one at rest and `lengthening_force` at most; FP begins
+    at L = 1 and is half of `passive_force` at L = (1 + longest) / 2 (`flexor.dynamics.muscles`). Forces are in units of
+    `peak_force`.
+    """
+
+    range: Float[Array, "n 2"]
+    length_range: Float[Array, "n 2"]
+    peak_force: Float[Array, " n"]
+    shortest: Float[Array, " n"]
+    longest: Float[Array, " n"]
+    max_velocity: Float[Array, " n"]
+    passive_force: Float[Array, " n"]
+    lengthening_force: Float[Array, " n"]
 
 
 class Sites(eqx.Module):
@@ -145,6 +190,9 @@ class Model(Pytree):
     geoms: Geoms
     pairs: Pairs
     actuators: Actuators
+    transmissions: Transmissions
+    activations: Activations
+    muscles: Muscles
     sites: Sites
     equalities: Equalities
     tendons: Tendons
@@ -208,15 +256,16 @@ def _index(names: Any, name: str, what: str, robot: str) -> int:
 
 
 class State(Pytree):
-    """Coordinates, velocities, time, what the solver must remember (`memory`: a warm start, a window), and the past inputs of
-    delayed actuators (`history`: row i holds those of i + 1 steps ago; None where no actuator can have a delay). Both come from
-    the solver's `init`."""
+    """Coordinates, velocities, time, what the solver must remember (`memory`: a warm start, a window), the past inputs of
+    delayed actuators (`history`: row i holds those of i + 1 steps ago; None where no actuator can have a delay), and the
+    activations `act` (None where no actuator has any). The last three come from the solver's `init`."""
 
     q: Float[Array, " nq"]
     qd: Float[Array, " nv"]
     time: Float[Array, ""]
     memory: Any = None
     history: Float[Array, "samples delayed"] | None = None
+    act: Float[Array, " na"] | None = None
 
 
 class Control(Pytree):

@@ -17,10 +17,13 @@ from jaxtyping import Array
 from flexor.model.model import Model
 
 _GROUPS = {"body": "bodies", "joint": "joints", "geom": "geoms", "pair": "pairs", "actuator": "actuators", "site": "sites",
-           "equality": "equalities", "tendon": "tendons"}  # fmt: skip
+           "equality": "equalities", "tendon": "tendons", "transmission": "transmissions", "activation": "activations",
+           "muscle": "muscles"}  # fmt: skip
 _SIZES = ("stiffness", "damping", "cfm", "baumgarte")
 POSITIVE = frozenset({
-    *("mass", "friction", "armature", "frictionloss", "restitution", "delay"), *_SIZES, *(f"limit_{name}" for name in _SIZES),
+    *("mass", "friction", "armature", "frictionloss", "restitution", "delay"),
+    *("crank_length", "time_constant", "release_time", "smoothing", "peak_force", "max_velocity"),
+    *_SIZES, *(f"limit_{name}" for name in _SIZES),
 })  # fmt: skip
 """Fields that must not be negative, here and in the charts of `flexor.model.charts`."""
 
@@ -113,19 +116,21 @@ def _check_room(model: Model, actuator: int, delay: Array | np.ndarray) -> None:
 
 def _with_rows(model: Model) -> Model:
     """The model with dry friction switched on in every joint and tendon whose `frictionloss` is a positive number by now, the
-    inertia of every tendon whose `armature` is, and gravity compensation in every body whose `gravcomp` is none of zero."""
-    t, tendons, share = model.topology, model.tendons, model.bodies.gravcomp
+    inertia of every tendon whose `armature` is, gravity compensation in every body whose `gravcomp` is not zero, and a varying
+    gain in every actuator with a `gain_slope`."""
+    t, tendons, share, slope = model.topology, model.tendons, model.bodies.gravcomp, model.actuators.gain_slope
     known = not isinstance(share, jax.core.Tracer)
     new = dataclasses.replace(
         t,
         joints=_switched(t.joints, "dry_friction", model.joints.frictionloss),
         tendons=_switched(_switched(t.tendons, "dry_friction", tendons.frictionloss), "inertial", tendons.armature),
         compensated=tuple(sorted({*t.compensated, *(np.flatnonzero(np.asarray(share)).tolist() if known else ())})),
+        actuators=t.actuators if _traced(slope) else _switched(t.actuators, "varying", np.abs(np.asarray(slope)).sum(1)),
     )
     return model if new == t else dataclasses.replace(model, topology=new)
 
 
-def _switched(rows: tuple[Any, ...], flag: str, values: Array) -> tuple[Any, ...]:
+def _switched(rows: tuple[Any, ...], flag: str, values: Array | np.ndarray) -> tuple[Any, ...]:
     """The rows with the flag set where the value is a positive number; numbers that are traced switch nothing."""
     if isinstance(values, jax.core.Tracer):
         return rows

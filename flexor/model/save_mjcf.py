@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 import jax
 import numpy as np
-from numpy.typing import ArrayLike
 
 from flexor.model.extension import PREFIX, number_text
 from flexor.model.model import Model
+from flexor.model.save_actuators import add_actuators, limit
 from flexor.model.save_tendons import write_tendons
 
 
@@ -35,7 +35,7 @@ def mjcf_text(model: Model, keys: Mapping[str, np.ndarray]) -> str:
         _sites(elements[b], m, b)
     _pairs(root, m)
     write_tendons(root, m)
-    _actuators(root, m)
+    add_actuators(root, m)
     _equalities(root, m)
     if t.keyframes:
         group = ET.SubElement(root, "keyframe")
@@ -63,12 +63,6 @@ def _inertial(body: ET.Element, m: Model, b: int) -> None:
         ET.SubElement(body, "inertial", {"pos": number_text(m.bodies.com[b]), **mass})
 
 
-def _limit(limited: str, name: str, bounds: ArrayLike) -> dict[str, str]:
-    """The two attributes of a bound; no bound where an end is infinite."""
-    finite = bool(np.isfinite(bounds).all())
-    return {limited: "true" if finite else "false", **({name: number_text(bounds)} if finite else {})}
-
-
 def _joints(body: ET.Element, m: Model, b: int) -> None:
     t, table = m.topology, m.joints
     for j, joint in enumerate(t.joints):
@@ -79,7 +73,7 @@ def _joints(body: ET.Element, m: Model, b: int) -> None:
         if joint.kind in ("hinge", "slide"):
             q = t.q_start[j]
             attributes.update(ref=number_text(m.reference[q]), springref=number_text(m.rest[q]))
-            attributes.update(_limit("actuatorfrclimited", "actuatorfrcrange", table.force_range[j]))
+            attributes.update(limit("actuatorfrclimited", "actuatorfrcrange", table.force_range[j]))
             attributes["limited"] = "true" if joint.limited else "false"
             attributes.update({"actuatorgravcomp": "true"} if joint.actuated_gravcomp else {})
             if joint.limited:
@@ -129,20 +123,3 @@ def _equalities(root: ET.Element, m: Model) -> None:
         other = {} if e.second is None else {"joint2": t.joints[e.second].name}
         first = {"name": e.name, "joint1": t.joints[e.first].name}
         ET.SubElement(group, "joint", {**first, **other, "polycoef": number_text(polynomial)})
-
-
-def _actuators(root: ET.Element, m: Model) -> None:
-    t, table = m.topology, m.actuators
-    if not t.actuators:
-        return
-    group = ET.SubElement(root, "actuator")
-    for a, actuator in enumerate(t.actuators):
-        law = {"gaintype": "fixed", "gainprm": number_text(table.gain[a]), "biastype": "affine"}
-        bounds = {
-            **_limit("ctrllimited", "ctrlrange", table.ctrl_range[a]),
-            **_limit("forcelimited", "forcerange", table.force_range[a]),
-        }
-        law.update(biasprm=number_text(table.bias[a]), gear=number_text(table.gear[a]), **bounds)
-        if actuator.samples:
-            law.update(delay=number_text(table.delay[a]), nsample=str(actuator.samples), interp="linear")
-        ET.SubElement(group, "general", {"name": actuator.name, "joint": t.joints[actuator.joint].name, **law})

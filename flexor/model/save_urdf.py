@@ -160,6 +160,9 @@ def _extension(root: ET.Element, m: Model, keys: Mapping[str, np.ndarray]) -> No
         ends = {"a": t.geoms[pair.a].name, "b": t.geoms[pair.b].name}
         ET.SubElement(extension, "pair", ends, frictional="true" if pair.frictional else "false")
     for actuator in t.actuators:
+        if t.is_wide(actuator) or actuator.tendon is not None or actuator.dynamics != "none" or actuator.muscle:
+            _fail(m, f"actuator '{actuator.name}' acts on more than a hinge or slide joint, or has an activation")
+        assert actuator.joint is not None
         ends = {"name": actuator.name, "joint": t.joints[actuator.joint].name}
         ET.SubElement(extension, "actuator", {**ends, **({"samples": str(actuator.samples)} if actuator.samples else {})})
     for site in t.sites:

@@ -57,14 +57,34 @@ class Pair:
     frictional: bool = True
 
 
+DYNAMICS = ("none", "integrator", "filter", "filterexact", "muscle")
+
+
 @dataclass(frozen=True)
 class Actuator:
-    """An actuator that pushes on one hinge or slide joint. `samples` counts the past inputs that are kept for its delay; an
-    actuator with none cannot have a delay."""
+    """An actuator: what it pushes on, and which laws it has.
+
+    It pushes on a `joint` (in the axes of the joint's parent where `in_parent`), on a `tendon`, on a `site`, against the site
+    `reference` if there is one, or on the pin `site` of a crank whose rod slides along the z axis of the site `slider`.
+    `samples` counts the past inputs that are kept for its delay; an actuator with none cannot have a delay. `dynamics` is the law
+    of its activation (see `Activations`); the force of an `early` one is that of the activation after the step. Its force is
+    affine, with a gain that may vary with length and velocity (`varying`), or that of a `muscle`. The input of a `circular` one
+    is an angle of a rotation in space, of which the turn that is nearest to its length counts.
+    """
 
     name: str
-    joint: int
+    joint: int | None = None
     samples: int = 0
+    in_parent: bool = False
+    tendon: int | None = None
+    site: int | None = None
+    reference: int | None = None
+    slider: int | None = None
+    dynamics: str = "none"
+    early: bool = False
+    varying: bool = False
+    muscle: bool = False
+    circular: bool = False
 
 
 @dataclass(frozen=True)
@@ -190,6 +210,34 @@ class Topology:
     def inertial_tendons(self) -> np.ndarray:
         """Indices of the tendons with an armature."""
         return np.array([i for i, t in enumerate(self.tendons) if t.inertial], dtype=INDEX)
+
+    @cached_property
+    def activations(self) -> tuple[Actuator, ...]:
+        """The actuators that have an activation."""
+        return tuple(a for a in self.actuators if a.dynamics != "none")
+
+    @cached_property
+    def activated(self) -> np.ndarray:
+        """Their indices."""
+        return np.array([i for i, a in enumerate(self.actuators) if a.dynamics != "none"], dtype=INDEX)
+
+    @property
+    def na(self) -> int:
+        return len(self.activated)
+
+    @cached_property
+    def muscles(self) -> tuple[Actuator, ...]:
+        """The actuators with the force of a muscle."""
+        return tuple(a for a in self.actuators if a.muscle)
+
+    @cached_property
+    def transmissions(self) -> tuple[Actuator, ...]:
+        """The actuators that push along a direction of their own: on ball and free joints and sites, or by a slider-crank."""
+        return tuple(a for a in self.actuators if self.is_wide(a))
+
+    def is_wide(self, a: Actuator) -> bool:
+        """Whether an actuator has a row in `Model.transmissions`."""
+        return a.site is not None or (a.joint is not None and self.joints[a.joint].kind in ("ball", "free"))
 
     @cached_property
     def delayed(self) -> np.ndarray:

@@ -64,6 +64,11 @@ class Frames:
                 f"learned solvers know no delay, and actuator '{name}' of '{self.topology.name}' may have one: train for a model "
                 "without, and delay the inputs before they reach the simulator."
             )
+        if self.topology.na:
+            raise ValueError(
+                f"learned solvers know no activations, and actuator '{self.topology.activations[0].name}' of "
+                f"'{self.topology.name}' has one: train for a model without."
+            )
         if self.topology.mocap:
             name = self.topology.bodies[self.topology.mocap[0]]
             raise ValueError(

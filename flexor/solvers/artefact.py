@@ -27,7 +27,10 @@ KIND, VERSION = "simulator", 1
 HEAD, ARRAYS, ROBOT = "simulator.json", "arrays.safetensors", "robot.xml"
 
 _MODULES = {
-    "flexor.model.model": ("Actuators", "Bodies", "Equalities", "Geoms", "Joints", "Model", "Pairs", "Sites", "Tendons"),
+    "flexor.model.model": (
+        *("Activations", "Actuators", "Bodies", "Equalities", "Geoms", "Joints", "Model", "Muscles", "Pairs", "Sites"),
+        *("Tendons", "Transmissions"),
+    ),
     "flexor.model.topology": ("Actuator", "Equality", "Geom", "Joint", "Pair", "Site", "Tendon", "Topology", "Wrap"),
     "flexor.contact.friction": ("Andersson", "BrownMcPhee", "Hollars", "SmoothedCoulomb"),
     "flexor.contact.mixed": ("Mixed",),

@@ -1,5 +1,6 @@
 """`linearize`: derivatives of one step with respect to state, control and parameters, in a kernel."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -41,6 +42,11 @@ def linearize(
     """
     if not sim.solver.differentiable:
         raise ValueError(f"{class_name(sim.solver)} cannot be differentiated; use RigidSolver, or finite differences.")
+    if (t := sim.model.topology).na:
+        raise ValueError(
+            f"actuator '{t.activations[0].name}' of '{t.name}' has an activation, which is none of the coordinates and "
+            "velocities that `linearize` differentiates by; use `jax.jacfwd` over `sim.step`."
+        )
     check_coordinates(sim.model, state.q, state.qd)
     sim.solver.accept(control)
     names: list[str] = []
@@ -63,7 +69,7 @@ def _linearize(sim: Simulator, state: State, control: Control, names: tuple[str,
             x, u, values = unflatten(z)
             robot = replace(model, values) if names else model
             moved = State(integrate(model, state.q, x[:nv]), state.qd + x[nv:], state.time, *_rest(state))
-            new = sim.solver.step(robot, moved, Control(control.u + u, control.tau, control.wrench), sim.dt)
+            new = sim.solver.step(robot, moved, dataclasses.replace(control, u=control.u + u), sim.dt)
             return new.q, new.qd
 
         (q, _), (q_rate, qd_rate) = jax.jvp(after, (flat,), (direction,))

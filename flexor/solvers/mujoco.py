@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from flexor.dynamics.activation import no_activation
 from flexor.model.delay import check_delays, delayed, empty_history
 from flexor.model.model import Control, Model, State
 from flexor.model.save_mjcf import mjcf_text
@@ -39,7 +40,8 @@ class MujocoSolver(AbstractSolver):
                 _cache.get(tree, [np.asarray(x) for x in leaves])
 
     def init(self, model: Model, state: State) -> State:
-        return dataclasses.replace(state, memory=jnp.zeros(model.nv, model.dtype), history=empty_history(model))
+        memory, history, act = jnp.zeros(model.nv, model.dtype), empty_history(model), no_activation(model)
+        return dataclasses.replace(state, memory=memory, history=history, act=act)
 
     def step(self, model: Model, state: State, control: Control, dt: Float[Array, ""]) -> State:
         control, history = delayed(model, state.history, control, dt)
@@ -47,15 +49,16 @@ class MujocoSolver(AbstractSolver):
         rows = np.array(model.topology.mocap, int)
         pos = model.bodies.pos[rows] if control.mocap_pos is None else control.mocap_pos
         quat = model.bodies.quat[rows] if control.mocap_quat is None else control.mocap_quat
-        inputs = (state.q, state.qd, state.memory, control.u, control.tau, control.wrench, pos, quat, dt)
-        q, qd, warm = _step(tree, self.integrator, leaves, inputs)
-        return State(q, qd, state.time + dt, warm, history)
+        act = jnp.zeros(0, state.q.dtype) if state.act is None else state.act
+        inputs = (state.q, state.qd, state.memory, act, control.u, control.tau, control.wrench, pos, quat, dt)
+        q, qd, warm, act = _step(tree, self.integrator, leaves, inputs)
+        return State(q, qd, state.time + dt, warm, history, None if state.act is None else act)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def _step(tree: Any, integrator: str, leaves: list[Array], inputs: tuple[Array, ...]) -> tuple[Array, Array, Array]:
-    q, qd = inputs[:2]
-    shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q, qd, qd))
+def _step(tree: Any, integrator: str, leaves: list[Array], inputs: tuple[Array, ...]) -> tuple[Array, ...]:
+    q, qd, act = inputs[0], inputs[1], inputs[3]
+    shapes = tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in (q, qd, qd, act))
     return jax.pure_callback(partial(_host_step, tree, integrator), shapes, leaves, inputs, vmap_method="sequential")
 
 
@@ -98,12 +101,12 @@ _cache = _Cache()
 
 def _host_step(tree: Any, integrator: str, leaves: Any, inputs: Any) -> tuple[np.ndarray, ...]:
     arrays = [np.asarray(x) for x in leaves]
-    q, qd, warm, u, tau, wrench, pos, quat, dt = (np.asarray(x) for x in inputs)
+    q, qd, warm, act, u, tau, wrench, pos, quat, dt = (np.asarray(x) for x in inputs)
     with _cache.lock:
         m, d = _cache.get(tree, arrays)
-        d.mocap_pos[:], d.mocap_quat[:] = pos, quat
+        d.mocap_pos[:], d.mocap_quat[:], d.act[:] = pos, quat, act
         _advance(m, d, integrator, float(dt), q, qd, warm, u, tau, wrench)
-        return tuple(np.array(x, q.dtype) for x in (d.qpos, d.qvel, d.qacc_warmstart))
+        return tuple(np.array(x, q.dtype) for x in (d.qpos, d.qvel, d.qacc_warmstart, d.act))
 
 
 def _advance(m: Any, d: Any, integrator: str, dt: float, q: Any, qd: Any, warm: Any, u: Any, tau: Any, wrench: Any) -> None:

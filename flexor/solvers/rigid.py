@@ -19,6 +19,7 @@ from flexor.dynamics import (
     integrate,
     passive_force,
 )
+from flexor.dynamics.activation import activated, no_activation
 from flexor.dynamics.crba import factor_inertia, solve_inertia
 from flexor.dynamics.rnea import from_nodes, node_wrenches
 from flexor.model.delay import check_delays, delayed, empty_history
@@ -49,17 +50,24 @@ class RigidSolver(AbstractSolver):
                 f"for: use contact=Penalty() with it, or integrator=SemiImplicitEuler(). '{model.topology.name}' has "
                 f"{', '.join(sources)}; `load` with `ignore` leaves out what is not wanted."
             )
+        if model.topology.na and self.integrator.stages > 1:
+            raise ValueError(
+                f"actuator '{model.topology.activations[0].name}' of '{model.topology.name}' has an activation, which "
+                f"{class_name(self.integrator)} has no place for: use integrator=SemiImplicitEuler() or ImplicitDamping()."
+            )
         self._contact.check(model)
         check_delays(model, dt)
 
     def init(self, model: Model, state: State) -> State:
-        return dataclasses.replace(state, memory=self._contact.init(model), history=empty_history(model))
+        memory, history, act = self._contact.init(model), empty_history(model), no_activation(model)
+        return dataclasses.replace(state, memory=memory, history=history, act=act)
 
     def step(self, model: Model, state: State, control: Control, dt: Float[Array, ""]) -> State:
         advance = self._with_impulses if self._contact.sources(model) else self._without_impulses
         control, history = delayed(model, state.history, control, dt)
+        control, act = activated(model, state.act, control, dt)
         q, qd, memory = advance(model, state, control, dt)
-        return State(q, qd, state.time + dt, memory, history)
+        return State(q, qd, state.time + dt, memory, history, act)
 
     def _without_impulses(
         self, model: Model, state: State, control: Control, dt: Float[Array, ""]
@@ -95,12 +103,13 @@ class RigidSolver(AbstractSolver):
     def moves_by_velocity(self, model: Model) -> bool:
         t = model.topology
         stops = any(j.limited for j in t.joints) or len(t.limited_tendons) > 0
-        return isinstance(self.integrator, SemiImplicitEuler) and not t.pairs and not stops
+        return isinstance(self.integrator, SemiImplicitEuler) and not t.pairs and not stops and not t.na
 
     def acceleration(
         self, model: Model, q: Array, qd: Array, control: Control, extra_inertia: Array | None = None
     ) -> Float[Array, " nv"]:
-        """Continuous-time accelerations under actuators, passive forces and those of contact, without impulses; by ABA."""
+        """Continuous-time accelerations under actuators, passive forces and those of contact, without impulses; by ABA. Of
+        actuators with an activation, `control.u` is that activation."""
         model = with_mocap(model, control)
         now = _instant(model, q, qd)
         force, load = _joint_forces(now, control), self._contact.forces(now).force

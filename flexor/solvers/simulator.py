@@ -160,7 +160,7 @@ class Simulator(Pytree):
         length = _length(inputs, steps)
         args = (state, inputs, policy, memory, key, length, tuple(record))
         made: Trajectory = _rollout(self, *args) if listening() else self._run(_rollout, _rollout_jit, args)
-        explained = self.solver.passive and not policy and not listening() and _only_inputs(inputs)
+        explained = self.solver.passive and not policy and not listening() and _only_inputs(self.model, inputs)
         if not explained or any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((self.model, made.q))):
             return made
         return dataclasses.replace(made, budget=EnergyBudget(self.model))
@@ -183,8 +183,10 @@ class Simulator(Pytree):
         return Stepper(self, batch=batch, controls=controls, record=record, parameters=parameters, threads=threads)
 
 
-def _only_inputs(controls: Control | None) -> bool:
-    """Whether nothing but the actuators drives the robot."""
+def _only_inputs(model: Model, controls: Control | None) -> bool:
+    """Whether nothing drives the robot but actuators whose work follows from their inputs."""
+    if model.topology.na or model.topology.compensated:
+        return False
     return controls is None or all(
         x is None for x in (controls.tau, controls.wrench, controls.mocap_pos, controls.mocap_quat)
     )

@@ -134,7 +134,7 @@ REFUSED = {
         "tendon 't'",
     ),
     "equality": (one(rest='<equality><connect name="e" body1="arm" anchor="0 0 0"/></equality>'), "equality constraint 'e'"),
-    "actuator": (one(rest='<actuator><intvelocity name="u" joint="j" actrange="-1 1" kp="1"/></actuator>'), "actuator 'u'"),
+    "actuator": (one(rest='<actuator><adhesion name="u" body="arm" ctrlrange="0 1"/></actuator>'), "actuator 'u'"),
     "anisotropic": (
         one(rest='<contact><pair geom1="floor" geom2="g" condim="3" friction="0.5 0.6 0 0 0"/></contact>'),
         "pair 'floor' and 'g'",
@@ -166,12 +166,18 @@ def test_what_flexor_does_not_have_is_refused_by_name_or_ignored(kind):
 
 
 ACTUATORS = {
-    '<muscle name="u" joint="j"/>': "internal dynamics",
-    '<general name="u" joint="j" gaintype="affine" gainprm="1 2 3"/>': "gain that depends",
-    '<motor name="u" site="s"/>': "acts on a site",
     '<motor name="u" tendon="t"/>': "acts on a tendon",
-    '<motor name="u" joint="j" damping="1"/>': "damping or armature of its own",
-    '<motor name="u" joint="j" armature="1"/>': "damping or armature of its own",
+    '<adhesion name="u" body="arm" ctrlrange="0 1"/>': "contacts of a body",
+    '<general name="u" joint="j" dyntype="user" actdim="2"/>': r"internal dynamics \(user\)",
+    '<general name="u" joint="j" gaintype="user"/>': "gain of the kind user",
+    '<general name="u" joint="j" biastype="user"/>': "bias of the kind user",
+    '<general name="u" joint="j" gaintype="muscle" gainprm="0.75 1.05 1 200 0.5 1.6 1.5 1.3 1.2" lengthrange="0 1"/>': "not both",
+    '<motor name="u" joint="j" damping="1 2"/>': "non-linear damping",
+    '<dcmotor name="u" joint="j" resistance="2" motorconst="0.5" inductance="0.1"/>': "DC motor with inductance",
+    '<dcmotor name="u" joint="j" resistance="2" motorconst="0.5" cogging="1 6 0"/>': "DC motor with cogging",
+    '<dcmotor name="u" joint="j" resistance="2" motorconst="0.5" lugre="9 1 0.3 0.5 0.01"/>': "DC motor with LuGre",
+    '<dcmotor name="u" joint="j" resistance="2" motorconst="0.5" input="pos" controller="3"/>': "DC motor with inputs other",
+    '<dcmotor name="u" joint="j" resistance="2" motorconst="0.5" input="pos vel" controller="3"/>': "several inputs",
 }
 
 
@@ -184,11 +190,6 @@ def test_foreign_actuators_are_refused_and_dropped_when_ignored(actuator):
         load(text)
     assert "actuator 'u'" in str(error.value)
     assert [a.name for a in load(text, ignore="actuator").topology.actuators] == ["v"]
-
-
-def test_actuators_of_ball_joints_are_refused():
-    with pytest.raises(DescriptionError, match="ball or free joint"):
-        load(one(kind="ball", rest='<actuator><motor name="u" joint="j"/></actuator>'))
 
 
 def flag(name: str) -> str:

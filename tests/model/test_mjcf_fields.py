@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from mujoco.introspect import structs
 
-from flexor.model import mjcf, mjcf_refusals, mjcf_tendons
+from flexor.model import mjcf, mjcf_actuators, mjcf_refusals, mjcf_tendons
 from flexor.model.description import DescriptionError, ModelWarning
 from flexor.model.load import load
 
-SOURCE = getsource(mjcf) + getsource(mjcf_refusals) + getsource(mjcf_tendons)
+SOURCE = "".join(getsource(x) for x in (mjcf, mjcf_actuators, mjcf_refusals, mjcf_tendons))
 PHYSICAL = ("body_", "jnt_", "dof_", "geom_", "pair_", "actuator_", "eq_", "tendon_", "opt.")
 
 VISUAL = "site_* cam_* light_* skin_* tex_* mat_* vis stat *_rgba *_matid *_group geom_castshadow tendon_width"
@@ -29,14 +29,13 @@ BOOKKEEPING = (
 )
 WITHIN_REFUSED = {
     "flex*": "deformable bodies", "efm*": "deformable bodies", "hfield_*": "shapes 'hfield' in pairs",
-    "actuator_actlimited actuator_actrange actuator_actearly actuator_actadr actuator_dynprm": "internal dynamics",
-    "actuator_cranklength": "slider-cranks", "actuator_lengthrange": "muscles", "actuator_ctrlspec": "several inputs",
+    "actuator_actadr": "internal dynamics",
     "geom_plugin": "shapes 'sdf' in pairs", "geom_fluid opt.wind": "fluids", "opt.sleep_tolerance": "sleep",
     "opt.o_margin opt.o_solref opt.o_solimp opt.o_friction": "override",
-    "jnt_actuatorid tendon_actuatorid": "damping or armature of actuators",
+    "jnt_actuatorid tendon_actuatorid": "damping or armature of actuators, found by the actuators themselves",
     "eq_objtype": "equalities of bodies",
     "tendon_plasticadr": "tendons that yield",
-    "key_plastic": "springs that yield", "key_act": "internal dynamics",
+    "key_plastic": "springs that yield",
 }  # fmt: skip
 """Fields that matter only together with something that is refused."""
 DERIVED = (
@@ -44,7 +43,7 @@ DERIVED = (
     "body_sameframe body_subtreemass body_invweight0 body_margin body_contype body_conaffinity body_bvhadr body_bvhnum "
     "tendon_type tendon_treenum tendon_treeid "
     "dof_bodyid dof_parentid dof_treeid dof_Madr dof_simplenum dof_invweight0 dof_M0 dof_length geom_sameframe geom_aabb "
-    "geom_rbound pair_signature actuator_historyadr actuator_acc0 actuator_length0"
+    "geom_rbound pair_signature actuator_historyadr actuator_length0"
 )
 """Fields that MuJoCo's compiler derives from others."""
 SOLVER = (
@@ -93,20 +92,22 @@ def test_every_flag_is_read_refused_or_declared_harmless():
     assert [n for n in names if (n in known) == (n in FLAGS.split())] == []
 
 
-SCENE = """<mujoco><option timestep="0.002"/><worldbody><geom name="floor" type="plane" size="1 1 1"/>
+SCENE = """<mujoco><option timestep="0.002"/><worldbody><site name="rail"/><geom name="floor" type="plane" size="1 1 1"/>
 <body name="a" pos="0 0 1"><joint name="hinge" axis="0 1 0" limited="true" range="-20 20" stiffness="1" springref="10"
  damping="0.1" armature="0.01" frictionloss="0.05" actuatorfrcrange="-50 50" actuatorfrclimited="true"/>
  <geom name="arm" type="box" size="0.1 0.05 0.2" pos="0.1 0 -0.2" mass="1"/>
  <body name="b" pos="0 0 -0.4"><joint name="slide" type="slide" axis="1 0 0.2" ref="0.05"/>
-  <geom name="tip" size="0.05" mass="0.5"/></body></body>
+  <geom name="tip" size="0.05" mass="0.5"/><site name="pin" pos="0 0 0.1"/></body></body>
 <body name="ball" pos="0.5 0 0.099"><freejoint name="root"/><geom name="ball" size="0.1" mass="0.4" friction="0.3"/></body>
 <body name="die" pos="-0.5 0 0.099"><freejoint name="root2"/><geom name="die" type="box" size="0.1 0.1 0.1" mass="0.4" contype="0"
  conaffinity="0"/></body></worldbody>
 <contact><pair geom1="floor" geom2="die" friction="0.4 0.4 0.005 0.0001 0.0001" condim="3"/></contact>
 <equality><joint joint1="slide" joint2="hinge" polycoef="0.05 0.2 0 0 0"/></equality>
 <actuator><position name="servo" joint="hinge" kp="5" kv="0.2" ctrlrange="-2 2" forcerange="-9 9" delay="0.004" nsample="4"
- interp="linear"/><motor name="motor" joint="slide" gear="2"/></actuator>
-<keyframe><key name="home" qpos="0.1 0 0.5 0 0.099 1 0 0 0 -0.5 0 0.099 1 0 0 0" ctrl="0.3 0.1"/></keyframe></mujoco>"""
+ interp="linear"/><general name="motor" joint="slide" gear="2" dyntype="filter"
+ dynprm="0.01" actlimited="true" actrange="-5 5"/>
+ <muscle name="muscle" cranksite="pin" slidersite="rail" cranklength="2" lengthrange="-2 1"/></actuator>
+<keyframe><key name="home" qpos="0.1 0 0.5 0 0.099 1 0 0 0 -0.5 0 0.099 1 0 0 0" ctrl="0.3 0.1 0"/></keyframe></mujoco>"""
 
 
 def model():
@@ -144,7 +145,7 @@ READ = [
 def leaves(m):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        warnings.filterwarnings("error", ".* has velocities", ModelWarning)
+        warnings.filterwarnings("error", ".* has (velocities|activations)", ModelWarning)
         return jax.tree.flatten(load(m))
 
 
@@ -180,7 +181,7 @@ def test_numbers_that_are_not_noticed_change_no_motion_of_mujocos():
 
 def motion(m):
     d = mujoco.MjData(m)
-    d.qvel[:2], d.ctrl[:] = (3.0, 1.0), (0.5, 0.2)  # against the limit, and on
+    d.qvel[:2], d.ctrl[:] = (3.0, 1.0), (0.5, 0.2, 0.5)  # against the limit, and on
     for _ in range(100):
         mujoco.mj_step(m, d)
     return np.concatenate([d.qpos, d.qvel])
