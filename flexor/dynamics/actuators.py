@@ -83,4 +83,18 @@ def _forces(model: Model, length: Array, rate: Array, u: Array) -> Float[Array, 
         rows = np.array([i for i, a in enumerate(t.actuators) if a.muscle], dtype=INDEX)
         l, v, a = (take(x, rows) for x in (length, rate, inputs))
         force = force.at[rows].set(muscle_gain(model.muscles, l, v) * a + muscle_bias(model.muscles, l))
+    if any(a.tendon is not None for a in t.actuators):
+        force = force * _shares(model, force)
     return jnp.clip(force, act.force_range[:, 0], act.force_range[:, 1])
+
+
+def _shares(model: Model, force: Float[Array, " nu"]) -> Float[Array, " nu"]:
+    """By how much the forces of actuators on a tendon shrink where their sum exceeds the tendon's `force_range`."""
+    t = model.topology
+    n = len(t.tendons)
+    tendon = np.array([n if a.tendon is None else a.tendon for a in t.actuators], dtype=INDEX)
+    total = scatter_sum(force, tendon, n + 1)[:n]
+    bounds = model.tendons.force_range
+    within = jnp.clip(total, bounds[:, 0], bounds[:, 1])
+    share = jnp.where(within == total, 1.0, within / jnp.where(total == 0, 1.0, total))
+    return take(jnp.concatenate([share, jnp.ones(1, share.dtype)]), tendon)

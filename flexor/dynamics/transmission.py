@@ -24,6 +24,7 @@ from jaxtyping import Array, Float
 from flexor.dynamics.jacobians import body_jacobian, point_jacobian
 from flexor.dynamics.kinematics import Kinematics, body_poses
 from flexor.dynamics.recursion import scatter_sum
+from flexor.dynamics.tendons import tendon_jacobian, tendon_lengths
 from flexor.model.model import Model
 from flexor.model.topology import INDEX, Actuator, Topology
 from flexor.spatial import cross, dot, matmul, matrix_to_quat, quat_log, quat_to_matrix, rotate, take
@@ -34,7 +35,8 @@ _Part = tuple[Array, Array]  # lengths (n,) and moments (n, nv)
 def transmission(model: Model, kin: Kinematics, q: Float[Array, " nq"]) -> tuple[Float[Array, " nu"], Float[Array, "nu nv"]]:
     """Lengths and moments of all actuators at the coordinates q, whose kinematics are `kin`."""
     t, parts, rows = model.topology, [], []
-    laws = {"straight": _straight, "ball": _ball, "free": _free, "site": _site, "difference": _difference, "crank": _crank}
+    laws = {"straight": _straight, "ball": _ball, "free": _free, "tendon": _tendon, "site": _site, "difference": _difference,
+            "crank": _crank}  # fmt: skip
     for kind, law in laws.items():
         members = [i for i, a in enumerate(t.actuators) if kind_of(t, a) == kind]
         if members:
@@ -51,6 +53,8 @@ def kind_of(t: Topology, a: Actuator) -> str:
         return "crank"
     if a.site is not None:
         return "site" if a.reference is None else "difference"
+    if a.tendon is not None:
+        return "tendon"
     assert a.joint is not None
     return {"hinge": "straight", "slide": "straight"}.get(t.joints[a.joint].kind, t.joints[a.joint].kind)
 
@@ -108,6 +112,11 @@ def _free(model: Model, kin: Kinematics, q: Array, actuators: list[Actuator]) ->
     moment = _in_child(actuators, _quaternions(model, q, actuators, 3), direction[:, 3:])
     both = jnp.concatenate([direction[:, :3], moment], axis=-1)
     return jnp.zeros(len(actuators), q.dtype), _on_dofs(model, actuators, both, 0)
+
+
+def _tendon(model: Model, kin: Kinematics, q: Array, actuators: list[Actuator]) -> _Part:
+    tendons = np.array([a.tendon for a in actuators], INDEX)
+    return take(tendon_lengths(model, kin, q), tendons), take(tendon_jacobian(model, kin), tendons)
 
 
 def _frames(model: Model, kin: Kinematics, sites: np.ndarray) -> tuple[np.ndarray, Array, Array]:

@@ -22,6 +22,7 @@ def actuator_topology(d: Description) -> tuple[Actuator, ...]:
     index = {
         "joint": {j.name: i for i, j in enumerate(d.joints)},
         "site": {s.name: i for i, s in enumerate(d.sites)},
+        "tendon": {t.name: i for i, t in enumerate(d.tendons)},
     }
 
     def at(a: ActuatorSpec, kind: str, name: str | None) -> int | None:
@@ -35,6 +36,7 @@ def actuator_topology(d: Description) -> tuple[Actuator, ...]:
             joint=at(a, "joint", a.joint),
             samples=a.samples,
             in_parent=a.in_parent,
+            tendon=at(a, "tendon", a.tendon),
             site=at(a, "site", a.site),
             reference=at(a, "site", a.reference),
             slider=at(a, "site", a.slider),

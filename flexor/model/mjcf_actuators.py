@@ -1,7 +1,7 @@
 """Reads the actuators of an `MjModel`; what is none of flexor's is refused by name.
 
-Damping and armature that an actuator gives to its joint become the joint's own, times the gear squared. A DC motor without states
-is a motor whose force falls with its speed. What a disabled actuator would do is left out.
+Damping and armature that an actuator gives to its joint or tendon become that one's own, times the gear squared. A DC motor
+without states is a motor whose force falls with its speed. What a disabled actuator would do is left out.
 """
 
 import mujoco
@@ -25,10 +25,11 @@ def read_actuators(m: mujoco.MjModel, d: Description, names: Names) -> list[Actu
     return [_actuator(m, a, names, d) for a in range(m.nactuator) if not _refused(m, a, d, names)]
 
 
-def reflected(m: mujoco.MjModel, joint: int) -> tuple[float, float]:
-    """Damping and armature that actuators give to a joint: the sum of gear^2 times theirs."""
-    on_joint = np.isin(m.actuator_trntype, [int(TRANSMISSION.mjTRN_JOINT), int(TRANSMISSION.mjTRN_JOINTINPARENT)])
-    rows = np.flatnonzero(on_joint & (m.actuator_trnid[:, 0] == joint))
+def reflected(m: mujoco.MjModel, target: int, *, tendon: bool = False) -> tuple[float, float]:
+    """Damping and armature that actuators give to a joint or a tendon: the sum of gear^2 times theirs."""
+    on_joint = (TRANSMISSION.mjTRN_JOINT, TRANSMISSION.mjTRN_JOINTINPARENT)
+    kinds = [int(kind) for kind in ((TRANSMISSION.mjTRN_TENDON,) if tendon else on_joint)]
+    rows = np.flatnonzero(np.isin(m.actuator_trntype, kinds) & (m.actuator_trnid[:, 0] == target))
     gear = m.actuator_gear[m.actuator_outadr[rows], 0]
     return float(np.sum(gear**2 * m.actuator_damping[rows])), float(np.sum(gear**2 * m.actuator_armature[rows]))
 
@@ -59,15 +60,15 @@ def _foreign(m: mujoco.MjModel, a: int, d: Description) -> str | None:
 def _foreign_transmission(m: mujoco.MjModel, a: int, d: Description) -> str | None:
     kind = int(m.actuator_trntype[a])
     if kind == int(TRANSMISSION.mjTRN_BODY):
-        return "acts on the contacts of a body (adhesion); flexor's act on joints, sites and slider-cranks"
-    if kind == int(TRANSMISSION.mjTRN_TENDON):
-        return "acts on a tendon; flexor's act on joints, sites and slider-cranks"
-    if kind not in (int(TRANSMISSION.mjTRN_JOINT), int(TRANSMISSION.mjTRN_JOINTINPARENT)):
-        known = (int(TRANSMISSION.mjTRN_SITE), int(TRANSMISSION.mjTRN_SLIDERCRANK))
-        return None if kind in known else f"acts on a {_name(TRANSMISSION(kind))}"
-    added = m.actuator_damping[a] or m.actuator_armature[a]
+        return "acts on the contacts of a body (adhesion); flexor's act on joints, tendons, sites and slider-cranks"
+    if kind == int(TRANSMISSION.mjTRN_TENDON) and "tendon" in d.ignore:
+        return "acts on a tendon, and these are ignored"
     if np.any(m.actuator_dampingpoly[a]):
         return "has non-linear damping of its own"
+    if kind not in (int(TRANSMISSION.mjTRN_JOINT), int(TRANSMISSION.mjTRN_JOINTINPARENT)):
+        known = (TRANSMISSION.mjTRN_TENDON, TRANSMISSION.mjTRN_SITE, TRANSMISSION.mjTRN_SLIDERCRANK)
+        return None if TRANSMISSION(kind) in known else f"acts on a {_name(TRANSMISSION(kind))}"
+    added = m.actuator_damping[a] or m.actuator_armature[a]
     if added and int(m.jnt_type[m.actuator_trnid[a, 0]]) < int(mujoco.mjtJoint.mjJNT_SLIDE):
         return "has damping or armature of its own on a ball or free joint; write them at the joint"
     return None
@@ -143,6 +144,8 @@ def _transmission(m: mujoco.MjModel, a: int, names: Names) -> dict:
     if kind == int(TRANSMISSION.mjTRN_SLIDERCRANK):
         sites = {"site": names["site"][first], "slider": names["site"][second]}
         return {**sites, "gear": float(gear[0]), "crank_length": float(m.actuator_cranklength[a])}
+    if kind == int(TRANSMISSION.mjTRN_TENDON):
+        return {"tendon": names["tendon"][first], "gear": float(gear[0])}
     wide = int(m.jnt_type[first]) < int(mujoco.mjtJoint.mjJNT_SLIDE)
     on = {"joint": names["joint"][first], "in_parent": wide and kind == int(TRANSMISSION.mjTRN_JOINTINPARENT)}
     return {**on, "direction": gear} if wide else {**on, "gear": float(gear[0])}

@@ -88,5 +88,3 @@ def _refuse_couplings(m: mujoco.MjModel, d: Description, names: Names) -> None:
             d.refuse("equality", f"equality constraint '{name}' is of type {kind}; flexor has those between joints")
     for name in names["flex"]:
         d.refuse("flex", f"flex '{name}' is a deformable body")
-
-

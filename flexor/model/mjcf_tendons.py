@@ -4,6 +4,7 @@ import mujoco
 import numpy as np
 
 from flexor.model.description import UNLIMITED, Description, TendonSpec, WrapSpec
+from flexor.model.mjcf_actuators import reflected
 from flexor.model.mjcf_refusals import Names, disabled
 
 WRAP_KINDS = {1: "joint", 2: "pulley", 3: "site", 4: "sphere", 5: "cylinder"}
@@ -21,12 +22,13 @@ def _tendon(m: mujoco.MjModel, i: int, d: Description, names: Names) -> TendonSp
         d.refuse("polynomial", f"tendon '{name}' has a non-linear spring or damper")
     if m.tendon_springyield[i]:
         d.refuse("springyield", f"tendon '{name}' has a spring that yields")
+    added, rotor = (0.0, 0.0) if "actuator" in d.ignore else reflected(m, i, tendon=True)
     return TendonSpec(
         name=name,
         path=[_wrap(m, k, names) for k in range(m.tendon_adr[i], m.tendon_adr[i] + m.tendon_num[i])],
         stiffness=0.0 if spring else float(m.tendon_stiffness[i]),
-        damping=0.0 if damper else float(m.tendon_damping[i]),
-        armature=float(m.tendon_armature[i]),
+        damping=0.0 if damper else float(m.tendon_damping[i]) + added,
+        armature=float(m.tendon_armature[i]) + rotor,
         frictionloss=0.0 if disabled(m, "FRICTIONLOSS", "CONSTRAINT") else float(m.tendon_frictionloss[i]),
         spring_range=tuple(m.tendon_lengthspring[i]),
         range=_range(m, i, d, name),

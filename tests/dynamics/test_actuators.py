@@ -22,7 +22,9 @@ SCENE = """<mujoco model="scene"><option timestep="0.002"><flag contact="disable
     <body name="c" pos="0 0 0.4"><joint name="k" axis="1 0 0"/><geom size="0.05" pos="0 0.1 0.1" mass="0.3"/>
       <site name="sc" pos="0.02 0.1 0.1" euler="0 50 70"/></body></body></body>
 <body name="f" pos="1 1 1"><freejoint name="f"/><geom size="0.1" mass="1"/><site name="sf" pos="0.1 0 0"/></body></worldbody>
-<actuator>{}</actuator></mujoco>"""
+<tendon><fixed name="t"><joint joint="h" coef="0.7"/><joint joint="k" coef="-1.2"/></fixed>
+<fixed name="weak" actuatorfrcrange="-0.2 0.3" actuatorfrclimited="true"><joint joint="h" coef="1"/>
+<joint joint="s" coef="0.5"/></fixed></tendon><actuator>{}</actuator></mujoco>"""
 
 KINDS = {
     "affine gain": '<general joint="h" gaintype="affine" gainprm="1 2 3" biastype="affine" biasprm="0.1 -1 -2"/>',
@@ -33,6 +35,9 @@ KINDS = {
     "ball in parent": '<position jointinparent="b" kp="3" kv="0.1" gear="0.2 0.5 0.1"/>',
     "free": '<motor joint="f" gear="1 2 3 4 5 6"/>',
     "free in parent": '<motor jointinparent="f" gear="1 2 3 4 5 6"/>',
+    "tendon": '<position tendon="t" kp="3" kv="0.2" gear="2" damping="0.1" armature="0.02"/><motor joint="s"/>',
+    "tendon with bounds": """<motor tendon="weak" gear="2"/><position tendon="weak" kp="3"/>
+       <motor joint="h" forcerange="-0.1 0.1"/><muscle tendon="t" lengthrange="-4 4" force="9"/>""",
     "site": '<motor site="sc" gear="1 2 3 4 5 6"/><motor joint="h"/><motor site="sf" gear="0 0 1 0 0 0"/>',
     "translation to a site": '<position site="sc" refsite="sa" kp="2" gear="0.1 0.2 0.3 0 0 0"/>',
     "rotation to a site": '<position site="sc" refsite="sa" kp="2" kv="0.1" gear="0 0 0 0.1 0.2 0.3"/>',
@@ -85,7 +90,7 @@ def test_every_quantity_is_mujocos(kind):
     assert largest > 1e-3, "the comparison says nothing about forces"
 
 
-@pytest.mark.parametrize("kind", ["exact filter, early", "pose to the world", "muscles", "damping and armature"])
+@pytest.mark.parametrize("kind", ["exact filter, early", "pose to the world", "muscles", "damping and armature", "tendon"])
 def test_a_hundred_steps_are_mujocos(kind):
     text = SCENE.format(KINDS[kind])
     m, model = mujoco.MjModel.from_xml_string(text), fx.load(text)

@@ -166,7 +166,6 @@ def test_what_flexor_does_not_have_is_refused_by_name_or_ignored(kind):
 
 
 ACTUATORS = {
-    '<motor name="u" tendon="t"/>': "acts on a tendon",
     '<adhesion name="u" body="arm" ctrlrange="0 1"/>': "contacts of a body",
     '<general name="u" joint="j" dyntype="user" actdim="2"/>': r"internal dynamics \(user\)",
     '<general name="u" joint="j" gaintype="user"/>': "gain of the kind user",
