@@ -5,7 +5,7 @@ from flexor.contact.contacts import Contacts, contact_jacobian
 from flexor.contact.detect import detect
 from flexor.contact.friction import AbstractFriction, Andersson, BrownMcPhee, Hollars, SmoothedCoulomb
 from flexor.contact.mixed import Mixed
-from flexor.contact.ncp import NCP, Impulses, NoContact
+from flexor.contact.ncp import NCP, Impulses, NoContact, no_impulses
 from flexor.contact.penalty import Penalty
 
 __all__ = [
@@ -27,4 +27,5 @@ __all__ = [
     "SmoothedCoulomb",
     "contact_jacobian",
     "detect",
+    "no_impulses",
 ]

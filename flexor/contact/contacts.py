@@ -1,17 +1,18 @@
 """`Contacts`: the fixed-size list of places where two bodies touch or may touch, and its Jacobian."""
 
 from functools import partial
-from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Bool, Float, Int
 
 from flexor.dynamics import Kinematics, body_poses, body_velocities
 from flexor.model.model import Model, Pairs
-from flexor.spatial import cross, rotate, shift_motion, take
+from flexor.model.topology import INDEX
+from flexor.simd import stored
+from flexor.spatial import cross, gathered, rotate, shift_motion, take
 from flexor.taps import Handler, listening, tap
 
 
@@ -19,8 +20,9 @@ class Contacts(eqx.Module):
     """Candidates in a fixed order, whether they touch or not. World axes.
 
     `distance` is negative where the bodies overlap; `normal` points from body a to body b; `point_a` and `point_b` lie on
-    the two surfaces, `distance` apart along the normal. `pairs` holds the contact parameters of each candidate.
-    `bodies`, `pair` and `frictional` are static: body indices (n, 2), pair index (n,), and whether there is friction.
+    the two surfaces, `distance` apart along the normal. `pairs` holds the contact parameters of each candidate, `pair` the
+    number of its pair and `bodies` those of its two bodies: known arrays where candidates have their places (`detect`), else
+    found at each instant (`near_contacts`).
     """
 
     point_a: Float[Array, "ncon 3"]
@@ -28,9 +30,9 @@ class Contacts(eqx.Module):
     normal: Float[Array, "ncon 3"]
     distance: Float[Array, " ncon"]
     pairs: Pairs
-    bodies: tuple[tuple[int, int], ...] = eqx.field(static=True)
-    pair: tuple[int, ...] = eqx.field(static=True)
-    frictional: tuple[bool, ...] = eqx.field(static=True)
+    bodies: Int[Array, "ncon 2"] | np.ndarray
+    pair: Int[Array, " ncon"] | np.ndarray
+    frictional: Bool[Array, " ncon"] | np.ndarray
 
     def __len__(self) -> int:
         return len(self.pair)
@@ -38,7 +40,7 @@ class Contacts(eqx.Module):
     @property
     def friction(self) -> Float[Array, " ncon"]:
         """Coulomb's coefficient, zero for a pair without friction."""
-        return jnp.where(np.array(self.frictional, dtype=bool), self.pairs.friction, 0.0)
+        return jnp.where(self.frictional, self.pairs.friction, 0.0)
 
     @property
     def point(self) -> Float[Array, "ncon 3"]:
@@ -50,7 +52,7 @@ def no_contacts(model: Model) -> Contacts:
     """No candidates at all."""
     none = jnp.zeros((0, 3), model.dtype)
     pairs = jax.tree.map(lambda x: x[:0], model.pairs)
-    return Contacts(none, none, none, none[:, 0], pairs, bodies=(), pair=(), frictional=())
+    return Contacts(none, none, none, none[:, 0], pairs, np.zeros((0, 2), INDEX), np.zeros(0, INDEX), np.zeros(0, bool))
 
 
 def tapped(model: Model, kin: Kinematics, contacts: Contacts, tap: Handler = tap) -> tuple[Contacts, Float[Array, " ncon"]]:
@@ -64,8 +66,7 @@ def tapped(model: Model, kin: Kinematics, contacts: Contacts, tap: Handler = tap
     if point is not old_point:
         a, b = a + (point - old_point), b + (point - old_point)
     distance = contacts.distance if depth is old_depth else -depth
-    owner = np.array(contacts.bodies, dtype=int).reshape(-1, 2)[:, 1]
-    pos, rot = (x[owner] for x in body_poses(model, kin))
+    pos, rot = (gathered(x, contacts.bodies[:, 1]) for x in body_poses(model, kin))
     tap("contact.local_point", rotate(jnp.swapaxes(rot, -1, -2), point - pos))
     tap("contact.local_normal", rotate(jnp.swapaxes(rot, -1, -2), normal))
     new = (a, b, normal, distance)
@@ -90,15 +91,17 @@ def contact_jacobian(
 
     Of all candidates, or of the given rows.
     """
-    parts = (senses(model, contacts), contacts.point, contacts.normal)
+    parts = (senses(model, contacts.bodies), contacts.point, contacts.normal)
     return jax.vmap(partial(jacobian_of_one, model, kin))(*(x if rows is None else x[rows] for x in parts))
 
 
-def senses(model: Model, contacts: Contacts) -> Int[Array, "ncon nv"]:
+def senses(model: Model, bodies: Int[Array, "*n 2"] | np.ndarray) -> Int[Array, "*n nv"]:
     """Whether a degree of freedom moves body b of a candidate (1), body a (-1), or both or none (0)."""
-    bodies = np.array(contacts.bodies, dtype=int).reshape(-1, 2)
-    moves = model.topology.dofs.moves[model.topology.nodes.of_body[bodies]].astype(int)
-    return jnp.asarray(moves[:, 1] - moves[:, 0])
+    moves = model.topology.dofs.moves[model.topology.nodes.of_body].astype(INDEX)
+    if isinstance(bodies, np.ndarray):
+        return jnp.asarray(moves[bodies[..., 1]] - moves[bodies[..., 0]])
+    table = stored(jnp.asarray(moves))
+    return gathered(table, bodies[..., 1]) - gathered(table, bodies[..., 0])
 
 
 def jacobian_of_one(
@@ -113,13 +116,17 @@ def jacobian_of_one(
 
 
 def relative_velocity(
-    model: Model, kin: Kinematics, qd: Float[Array, " nv"], bodies: Any, points: tuple[Array, Array]
+    model: Model,
+    kin: Kinematics,
+    qd: Float[Array, " nv"],
+    bodies: Int[Array, "n 2"] | np.ndarray,
+    points: tuple[Array, Array],
 ) -> Float[Array, "n 3"]:
     """Velocities of the second of two bodies against the first, (n, 2) of them, each at a point of its own, world axes."""
     place, twist = body_poses(model, kin)[0], body_velocities(model, kin, qd)
     a, b = (
-        shift_motion(take(twist, body), point - take(place, body))[:, 3:]
-        for body, point in zip(np.asarray(bodies, int).reshape(-1, 2).T, points, strict=True)
+        shift_motion(gathered(twist, bodies[:, side]), point - gathered(place, bodies[:, side]))[:, 3:]
+        for side, point in enumerate(points)
     )
     return b - a
 

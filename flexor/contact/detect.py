@@ -5,13 +5,13 @@ from functools import lru_cache
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array
+from jaxtyping import Array, Float
 
 from flexor.contact.contacts import Contacts
 from flexor.contact.shapes import NARROW_PHASE, Placed, Touch
 from flexor.dynamics import Kinematics, body_poses
 from flexor.model.model import Model
-from flexor.model.topology import Topology
+from flexor.model.topology import INDEX, Topology
 from flexor.spatial import matmul, quat_to_matrix, rotate, take
 
 
@@ -42,14 +42,18 @@ def candidates(topology: Topology) -> tuple[int, ...]:
     return tuple(found)
 
 
+def placed_geoms(model: Model, kin: Kinematics) -> tuple[Float[Array, "ngeom 3"], Float[Array, "ngeom 3 3"]]:
+    """Positions and rotation matrices of all shapes in the world."""
+    owner = np.array([g.body for g in model.topology.geoms], dtype=int)
+    pos, rot = (take(x, owner) for x in body_poses(model, kin))
+    return pos + rotate(rot, model.geoms.pos), matmul(rot, quat_to_matrix(model.geoms.quat))
+
+
 def detect(model: Model, kin: Kinematics) -> Contacts:
     """All candidates of all pairs, in an order that depends on the topology alone."""
     t = model.topology
-    pos, rot = body_poses(model, kin)
+    geom_pos, geom_rot = placed_geoms(model, kin)
     owner = np.array([g.body for g in t.geoms], dtype=int)
-    pos, rot = take(pos, owner), take(rot, owner)
-    geom_pos = pos + rotate(rot, model.geoms.pos)
-    geom_rot = matmul(rot, quat_to_matrix(model.geoms.quat))
     found: list[Touch] = []
     index: list[int] = []
     for shapes, rows in _groups(t):
@@ -64,15 +68,15 @@ def detect(model: Model, kin: Kinematics) -> Contacts:
         count = touch.distance.shape[1]
         found.append(Touch(*(x.reshape(-1, *x.shape[2:]) for x in touch)))
         index += [i for i in rows for _ in range(count)]
-    zero = jnp.zeros((0, 3), pos.dtype)
+    zero = jnp.zeros((0, 3), geom_pos.dtype)
     parts = [Touch(zero, zero, zero, zero[:, 0]), *found]
     touch = Touch(*(jnp.concatenate(x) for x in zip(*parts, strict=True)))
     order = np.array(index, dtype=int)
-    bodies = tuple((int(owner[t.pairs[i].a]), int(owner[t.pairs[i].b])) for i in index)
+    bodies = np.array([(owner[t.pairs[i].a], owner[t.pairs[i].b]) for i in index], INDEX).reshape(-1, 2)
     return Contacts(
         *touch,
         pairs=jax.tree.map(lambda x: take(x, order), model.pairs),
         bodies=bodies,
-        pair=tuple(index),
-        frictional=tuple(t.pairs[i].frictional for i in index),
+        pair=np.array(index, INDEX),
+        frictional=np.array([t.pairs[i].frictional for i in index], bool),
     )

@@ -9,6 +9,7 @@ h < 2 m / slope (see `friction.py`), which in slow sliding is a small part of a 
 """
 
 from fnmatch import fnmatchcase
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -54,7 +55,7 @@ class Mixed(AbstractContact):
     def init(self, model: Model) -> Impulses:
         return no_impulses(model, len(self._split(model, candidates(model.topology))[1]))
 
-    def _split(self, model: Model, pair: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    def _split(self, model: Model, pair: Any) -> tuple[np.ndarray, np.ndarray]:
         """Candidates of the soft pairs, and the others; `pair` is the pair of every candidate."""
         pairs = model.topology.pairs
         soft = np.array([fnmatchcase(pairs[p].name, self.soft) for p in pair], dtype=bool)
@@ -87,10 +88,7 @@ class Mixed(AbstractContact):
 
 def _take(contacts: Contacts, rows: np.ndarray) -> Contacts:
     """The given candidates."""
-    arrays = (contacts.point_a, contacts.point_b, contacts.normal, contacts.distance, contacts.pairs)
-    point_a, point_b, normal, distance, pairs = jax.tree.map(lambda x: x[rows], arrays)
-    bodies, pair = tuple(contacts.bodies[i] for i in rows), tuple(contacts.pair[i] for i in rows)
-    return Contacts(point_a, point_b, normal, distance, pairs, bodies, pair, tuple(contacts.frictional[i] for i in rows))
+    return jax.tree.map(lambda x: x[rows], contacts)
 
 
 def _secant(drag: Array, law: Array, force: Array, J: Float[Array, "n 2 nv"]) -> Float[Array, "nv nv"]:

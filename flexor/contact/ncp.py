@@ -33,118 +33,134 @@ from flexor.contact.contacts import Contacts, contact_velocity, jacobian_of_one,
 from flexor.contact.detect import candidates, detect
 from flexor.contact.implicit import Solution, solve_implicitly
 from flexor.contact.laws import SOFT
+from flexor.contact.near import Found, matched, near_contacts
 from flexor.contact.problem import Cones, Problem, generalised_impulse, visit, visit_rows
 from flexor.contact.rows import bounded, impact, joint_rows, reachable, row_count, row_slices, row_sources
 from flexor.dynamics.crba import factor_inertia, inverse_times, solve_inertia
-from flexor.model.model import Model, Pairs
+from flexor.model.model import Model
+from flexor.model.topology import INDEX
+from flexor.simd import stored
 from flexor.spatial import dot, matmul, matvec
+from flexor.taps import listening
 
 
 class Impulses(eqx.Module):
     """What the NCP remembers and reports: impulses of contacts (normal, two tangents) and of the rows of the joints, in N s and
-    N m s; `residual`, the largest violation of the contact laws in m/s or rad/s; the number of iterations it took; and how many
-    overlapping candidates were left out because they were not among the `NCP.most` deepest."""
+    N m s; `residual`, the largest violation of the contact laws in m/s or rad/s; the number of iterations it took; how many
+    candidates that touch had no place among `NCP.most`; and, where contacts have no places of their own, the `key` of each."""
 
     contact: Float[Array, "ncon 3"]
     joint: Float[Array, " nrow"]
     residual: Float[Array, ""]
     iterations: Int[Array, ""]
     left_out: Int[Array, ""]
+    key: Int[Array, " ncon"] | None = None
 
 
 class _Assembled(NamedTuple):
-    """A problem; where its solution starts; the candidates that take part (None: all), and the depth of all of them; times of
-    impact of contacts and rows."""
+    """A problem; where its solution starts; times of impact of contacts and rows; keys of the contacts, and how many had no
+    place."""
 
     problem: Problem
     warm: tuple[Array, Array]
-    nearest: Array | None
-    depth: Float[Array, " ncon"]
     times: tuple[Array, Array]
+    key: Int[Array, " ncon"] | None
+    left_out: Int[Array, ""]
 
 
 class NCP(AbstractContact):
     """Impulse-level contact. The solution ends after `iterations`, or when the laws hold to `tolerance` in m/s (or to rounding).
-    `warm_start=False` starts every step from zero impulses. Overlap is never pushed out faster than `push_out` in m/s. Of many
-    candidates (meshes have one for each corner) the `most` nearest take part; `Impulses.left_out` counts what that left out."""
+    `warm_start=False` starts every step from zero impulses. Overlap is never pushed out faster than `push_out` in m/s. A robot
+    with more than `most` candidates (meshes have one for each corner) has a list of `most` contacts, found anew in each step
+    (`near.py`); `Impulses.left_out` counts those that found no place in it."""
 
     iterations: int = eqx.field(static=True, default=30)
     tolerance: float = eqx.field(static=True, default=1e-10)
     warm_start: bool = eqx.field(static=True, default=True)
     push_out: float = eqx.field(static=True, default=1.0)
-    most: int = eqx.field(static=True, default=64)
+    most: int = eqx.field(static=True, default=32)
 
     def sources(self, model: Model) -> tuple[str, ...]:
         t = model.topology
         return (*((f"{len(t.pairs)} contact pairs",) if t.pairs else ()), *row_sources(t))
 
     def init(self, model: Model) -> Impulses:
-        return no_impulses(model, len(candidates(model.topology)))
-
-    def forces(self, now: Instant) -> Loads:
-        return Loads(contacts=detect(now.model, now.kin))
+        count = len(candidates(model.topology))
+        return no_impulses(model, count) if count <= self.most else no_impulses(model, self.most, keyed=True)
 
     def resolve(self, step: FreeStep, loads: Loads, memory: Impulses) -> Outcome:
         assembled = self._assemble(step, loads, memory)
         solution = solve_implicitly(self.iterations, self.tolerance, assembled.problem, assembled.warm)
         return self._report(step, loads, assembled, solution)
 
+    def _found(self, step: FreeStep, loads: Loads) -> Found:
+        """The contacts that the loads leave to the impulses; those of the model where they say nothing."""
+        model, kin, _, _ = step.start
+        none = jnp.zeros((), int)
+        if loads.contacts is not None:
+            return Found(loads.contacts, None, none)
+        if len(candidates(model.topology)) <= self.most:
+            return Found(detect(model, kin), None, none)
+        return near_contacts(step, self.most)
+
     def _assemble(self, step: FreeStep, loads: Loads, memory: Impulses) -> _Assembled:
         """The candidates as cones, the joints as rows."""
         now, dt = step.start, step.dt
         chol = factor_inertia(step.M)
-        found = no_contacts(now.model) if loads.contacts is None else loads.contacts
+        found, key, left_out = self._found(step, loads)
         contacts, depth = tapped(now.model, now.kin, found, loads.tap)
-        nearest = _nearest(depth, self.most)
         keep = 1.0 if self.warm_start else 0.0
-        warm = (keep * _chosen(memory.contact, nearest), keep * memory.joint)
-        cones, times = self._cones(step, loads, contacts, depth, nearest, chol, warm[0])
+        before = memory.contact if key is None else matched(stored(memory.key), stored(memory.contact), key)
+        warm = (keep * before, keep * memory.joint)
+        cones, times = self._cones(step, loads, contacts, depth, key, chol, warm[0])
         rows, row_times = bounded(joint_rows(now, dt), now.qd, step.velocity, chol, dt, warm[1], self.push_out)
-        return _Assembled(Problem(step.velocity, step.M, chol, cones, rows), warm, nearest, depth, (times, row_times))
+        warm = warm if key is None else (stored(warm[0]), warm[1])
+        return _Assembled(Problem(step.velocity, step.M, chol, cones, rows), warm, (times, row_times), key, left_out)
 
     def _cones(
-        self, step: FreeStep, loads: Loads, contacts: Contacts, depth: Array, nearest: Array | None, chol: Array, warm: Array
+        self, step: FreeStep, loads: Loads, contacts: Contacts, depth: Array, key: Array | None, chol: Array, warm: Array
     ) -> tuple[Cones, Float[Array, " n"]]:
-        """The nearest contacts, and their times of impact. Jacobians are computed for those alone that may touch in the step."""
+        """The contacts, and their times of impact. Jacobians are computed for those alone that may touch in the step: by their
+        velocities where each candidate has its place, else for all that were found near."""
         (model, kin, _, qd), free, dt = step.start, step.velocity, step.dt
-        velocity = contact_velocity(model, kin, contacts, qd)
-        tapped_velocity = loads.tap("contact.relative_velocity", velocity)
-        more = None if tapped_velocity is velocity else _chosen((tapped_velocity - velocity)[:, 0], nearest)
-        free_normal = _chosen(contact_velocity(model, kin, contacts, free)[:, 0], nearest)
-        distance = _chosen(-depth, nearest)
-        active = reachable(distance, free_normal, dt) | (warm[:, 0] > 0)
+        more = _added_velocity(step, loads, contacts)
+        free_normal = None if key is not None else contact_velocity(model, kin, contacts, free)[:, 0]
+
+        def may_touch(free_normal: Array) -> Array:
+            return reachable(-depth, free_normal, dt) | (warm[:, 0] > 0)
 
         def touch(_: None, item: tuple[Any, ...]) -> tuple[None, tuple[Array, ...]]:
-            place, (distance, more, free_normal, restitution, baumgarte) = item
-            J = jacobian_of_one(model, kin, *place)
+            (bodies, sense, a, b, normal), (depth, more, free_normal, restitution, baumgarte) = item
+            J = jacobian_of_one(model, kin, senses(model, bodies) if sense is None else sense, (a + b) / 2, normal)
             before = dot(J[0], qd) if more is None else dot(J[0], qd) + more
-            time, wanted = impact(distance, before, free_normal, dt, restitution, baumgarte, self.push_out)
-            return None, (J, inverse_times(chol, jax.lax.stop_gradient(J.T)), time, wanted)
+            free_normal = dot(J[0], free) if free_normal is None else free_normal
+            time, wanted = impact(-depth, before, free_normal, dt, restitution, baumgarte, self.push_out)
+            return None, (J, inverse_times(chol, jax.lax.stop_gradient(J.T)), time, wanted, free_normal)
 
         def idle(_: None, item: tuple[Any, ...]) -> tuple[None, tuple[Array, ...]]:
             J, zero = jnp.zeros((3, len(qd)), qd.dtype), jnp.zeros((), qd.dtype)
-            return None, (J, J.T, zero, zero)
+            return None, (J, J.T, zero, zero, zero)
 
-        pairs: Pairs = jax.tree.map(lambda p: _chosen(p, nearest), contacts.pairs)
-        places = tuple(_chosen(z, nearest) for z in (senses(model, contacts), contacts.point, contacts.normal))
-        speeds = (distance, more, free_normal, pairs.restitution, pairs.baumgarte)
-        _, (J, Y, time, wanted) = visit(active, touch, idle, None, (places, speeds))
-        return Cones(J, Y, wanted, pairs.cfm, _chosen(contacts.friction, nearest), active), time
+        pairs, near = contacts.pairs, may_touch(free_normal) if key is None else key >= 0
+        sense = senses(model, contacts.bodies) if key is None else None
+        places = (None if key is None else contacts.bodies, sense, contacts.point_a, contacts.point_b, contacts.normal)
+        speeds = (depth, more, free_normal, pairs.restitution, pairs.baumgarte)
+        _, (J, Y, time, wanted, speed) = visit(near, touch, idle, None, (places, speeds))
+        cones = Cones(J, Y, wanted, pairs.cfm, contacts.friction, near if key is None else near & may_touch(speed))
+        return (cones, time) if key is None else stored((cones, time))
 
     def _report(self, step: FreeStep, loads: Loads, assembled: _Assembled, solution: Solution) -> Outcome:
         """Names the forces, and takes the step with the impulses as their listeners left them."""
-        p, _, nearest, depth, times = assembled
+        p, _, times, key, left_out = assembled
         u, x, y, residual, count = solution
-        change, added = _tapped_forces(step, loads, _spread(x, nearest, depth), y, p.rows.J)
+        change, added = _tapped_forces(step, loads, x, y, p.rows.J)
         if change is not None:
-            change = _chosen(change, nearest)
             x, added = x + change, [*added, generalised_impulse(p.cones.J, change)]
         u = u + solve_inertia(p.M, p.chol, sum(added, jnp.zeros_like(u))) if added else u
-        late, left_out = _late(p, x, y, *times), jnp.maximum(jnp.sum(depth > 0) - self.most, 0)
+        late = _late(p, x, y, *times)
         equalities = row_slices(step.start.model.topology).get("equality")
         late = late if equalities is None else _keeping(p, equalities, late)
-        memory = Impulses(_spread(x, nearest, depth), y, residual, count, left_out)
-        return Outcome(u, step.dt * u - late, memory)
+        return Outcome(u, step.dt * u - late, Impulses(x, y, residual, count, left_out, key))
 
 
 class NoContact(AbstractContact):
@@ -158,14 +174,27 @@ class NoContact(AbstractContact):
     def init(self, model: Model) -> Impulses | None:
         return no_impulses(model, 0) if self.sources(model) else None
 
+    def forces(self, now: Instant) -> Loads:
+        return Loads(contacts=no_contacts(now.model))
+
     def resolve(self, step: FreeStep, loads: Loads, memory: Impulses) -> Outcome:
         return self.ncp.resolve(step, loads, memory)
 
 
-def no_impulses(model: Model, contacts: int) -> Impulses:
+def no_impulses(model: Model, contacts: int, *, keyed: bool = False) -> Impulses:
     """Those before the first step."""
     contact, joint = jnp.zeros((contacts, 3), model.dtype), jnp.zeros(row_count(model), model.dtype)
-    return Impulses(contact, joint, jnp.zeros((), model.dtype), jnp.zeros((), int), jnp.zeros((), int))
+    key = jnp.full(contacts, -1, INDEX) if keyed else None
+    return Impulses(contact, joint, jnp.zeros((), model.dtype), jnp.zeros((), int), jnp.zeros((), int), key)
+
+
+def _added_velocity(step: FreeStep, loads: Loads, contacts: Contacts) -> Float[Array, " ncon"] | None:
+    """What listeners add to the normal velocities before the step; None if nothing."""
+    if not listening():
+        return None
+    velocity = contact_velocity(step.start.model, step.start.kin, contacts, step.start.qd)
+    changed = loads.tap("contact.relative_velocity", velocity)
+    return None if changed is velocity else (changed - velocity)[:, 0]
 
 
 @jax.custom_jvp
@@ -202,21 +231,6 @@ def _keeping(p: Problem, rows: slice, late: Float[Array, " nv"]) -> Float[Array,
     Y = jax.lax.map(partial(solve_inertia, p.M, p.chol), J)
     A = matmul(J, Y.T) + jnp.diag(jnp.maximum(p.rows.cfm[rows], SOFT * jnp.sum(J * Y, axis=-1)))
     return late - solve_inertia(A, factor_inertia(A), matvec(J, late)) @ Y
-
-
-def _nearest(depth: Array, most: int) -> Array | None:
-    """Numbers of the deepest candidates; None where all take part."""
-    return None if len(depth) <= most else jax.lax.top_k(depth, most)[1]
-
-
-def _chosen(x: Array, numbers: Array | None) -> Array:
-    """The given rows of an array, or all of it."""
-    return x if numbers is None else x[numbers]
-
-
-def _spread(x: Array, numbers: Array | None, like: Array) -> Array:
-    """The inverse of `_chosen`: zero for every candidate that does not take part."""
-    return x if numbers is None else jnp.zeros((len(like), *x.shape[1:]), x.dtype).at[numbers].set(x)
 
 
 def _tapped_forces(step: FreeStep, loads: Loads, x: Array, y: Array, J_row: Array) -> tuple[Array | None, list[Array]]:

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from flexor.contact import NCP, FreeStep, Instant, Loads, detect
+from flexor.contact import NCP, FreeStep, Instant, Loads, detect, no_impulses
 from flexor.contact.contacts import relative_velocity
 from flexor.contact.detect import candidates
 from flexor.dynamics import Kinematics, aba, body_poses, crba, forward_kinematics, integrate, passive_force
@@ -184,7 +184,7 @@ def coarse_step(model: Model, scene: Scene, flown: Flown, dt: float) -> Coordina
     geometry = (point, point, scene.normal, before)  # of the scene's ground, not of the model's own
     contacts = eqx.tree_at(lambda c: (c.point_a, c.point_b, c.normal, c.distance), contacts, geometry)
     step = FreeStep(Instant(model, kin, q, qd), free, crba(model, kin), h)
-    u, displacement, _ = contact.resolve(step, Loads(contacts=contacts), contact.init(model))
+    u, displacement, _ = contact.resolve(step, Loads(contacts=contacts), no_impulses(model, len(contacts)))
     return integrate(model, flown.q, displacement - h * free), u
 
 

@@ -4,6 +4,18 @@ from flexor.simd.api import jit, vmap
 from flexor.simd.arrays import UnsupportedError
 from flexor.simd.direct import Direct
 from flexor.simd.inspection import Inspection, inspect, primitives
+from flexor.simd.memory import stored
 from flexor.simd.store import Programs, programs
 
-__all__ = ["Direct", "Inspection", "Programs", "UnsupportedError", "inspect", "jit", "primitives", "programs", "vmap"]
+__all__ = [
+    "Direct",
+    "Inspection",
+    "Programs",
+    "UnsupportedError",
+    "inspect",
+    "jit",
+    "primitives",
+    "programs",
+    "stored",
+    "vmap",
+]

@@ -90,8 +90,11 @@ class _Carried:
 
     def __init__(self, p: Program, loop: Loop, starts: list[Array], flags: list[bool]):
         self.p, self.loop = p, loop
-        self.large = [x.in_loops for x in starts]
+        self.large = [x.in_loops or _looped(x) for x in starts]
         self.memory = [copied(p, x) if large else None for x, large in zip(starts, self.large, strict=True)]
+        for m, x in zip(self.memory, starts, strict=True):
+            if m is not None and m.buffer is not None:
+                m.buffer.looped = _looped(x)
         self.start_nodes = [None if m else nodes(p, x) for m, x in zip(self.memory, starts, strict=True)]
         with p.inside(loop, loop.head):
             self.inner = [
@@ -152,6 +155,11 @@ class _Carried:
             p.store(buffer, 0, i, p.node("select", x.dtype, going, read(i), old))
 
 
+def _looped(x: Array) -> bool:
+    """Whether an array lies in memory that loops go through."""
+    return x.buffer is not None and x.buffer.looped
+
+
 # rules
 
 
@@ -160,13 +168,16 @@ def _scan(it: Interpreter, eqn: Any, *args: Array) -> list[Array]:
     body, length = q["jaxpr"], q["length"]
     consts, n = q["num_consts"], q["num_carry"]
     fixed, carry, xs = list(args[:consts]), list(args[consts : consts + n]), list(args[consts + n :])
-    if length * cost(body) <= TRY or length <= 1:
+    looped = length > 1 and any(map(_looped, xs))
+    if not looped and (length * cost(body) <= TRY or length <= 1):
         written = _unrolled(it, body, length, q["reverse"], fixed, carry, xs, eqn.outvars[n:])
         if written is not None:
             return written
     flags = uniform_carry(body, [uniform(p, x) for x in fixed], [uniform(p, x) for x in carry], [uniform(p, x) for x in xs])
     rows = [strided(p, x) for x in xs]
     stacks = [p.buffer(check_dtype(v.aval.dtype), int(np.prod(v.aval.shape))) for v in eqn.outvars[n:]]
+    for stack in stacks:
+        stack.looped = looped
     loop = p.loop()
     carried = _Carried(p, loop, carry, flags)
     with p.inside(loop, loop.head):

@@ -28,7 +28,8 @@ CALL, BLOCK = 0, 1
 class Buffer:
     """Memory of `size` elements: for each lane its own, or one for all (`uniform`).
 
-    `fixed` memory is not written by the program: an argument, or a constant with its `data`.
+    `fixed` memory is not written by the program: an argument, or a constant with its `data`. Loops over `looped` memory are
+    not written out.
     """
 
     dtype: np.dtype
@@ -36,6 +37,7 @@ class Buffer:
     uniform: bool = False
     fixed: bool = False
     data: np.ndarray | None = None
+    looped: bool = False
 
 
 class Store(NamedTuple):

@@ -45,9 +45,11 @@ def _concatenate(it: Interpreter, eqn: Any, *xs: Array) -> list[Array]:
 def _joined(it: Interpreter, axis: int, xs: list[Array]) -> list[Array]:
     dtype = xs[0].dtype
     total = sum(x.size for x in xs)
-    if total <= COPIED or all(x.buffer is None for x in xs):
+    looped = any(x.buffer is not None and x.buffer.looped for x in xs)
+    if not looped and (total <= COPIED or all(x.buffer is None for x in xs)):
         return [Array(np.concatenate([nodes(it.p, x) for x in xs], axis), dtype)]
     buffer = it.p.buffer(dtype, total)
+    buffer.looped = looped
     places, start = [], 0
     for x in xs:
         copy_into(it.p, x, buffer, start, None)

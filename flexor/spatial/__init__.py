@@ -10,7 +10,7 @@ from flexor.spatial.rotation import (
     quat_to_matrix,
     rotate,
 )
-from flexor.spatial.rows import take
+from flexor.spatial.rows import gathered, take
 from flexor.spatial.vector import cross, dot, force_cross, matmul, matvec, motion_cross, shift_force, shift_motion, skew
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "cross",
     "dot",
     "force_cross",
+    "gathered",
     "inertia_matrix",
     "matmul",
     "matrix_to_quat",

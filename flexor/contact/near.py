@@ -1,0 +1,304 @@
+"""The contacts that matter in a step, where many are possible: a list of fixed length, found anew at each instant.
+
+1. *Broad phase.* The distance of two shapes is at least that of a box around one from a ball around the other. A pair is near
+   where that bound is below its reach: what its surfaces can close within the step at twice their velocity without impulses,
+   or at the 1 m/s that impulses elsewhere may add (`rows.reachable`).
+2. *Narrow phase* of the near pairs, kind by kind.
+3. Candidates that touch come first, those that may touch in the step next; the list has room for `most`.
+
+All three are loops over tables of pairs, so the size of the program depends on the kinds of shapes and on `most`, not on the
+number of shapes, corners and pairs. What is chosen has no derivative; what is computed of it has.
+"""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
+
+from flexor.contact.contact import FreeStep
+from flexor.contact.contacts import Contacts
+from flexor.contact.detect import placed_geoms
+from flexor.contact.shapes import NARROW_PHASE, Placed, Touch
+from flexor.dynamics import body_poses, body_velocities
+from flexor.model.model import Model
+from flexor.model.topology import INDEX, Topology
+from flexor.simd import stored
+from flexor.spatial import cross, dot, gathered, rotate, take
+
+FAR = 1e6  # distance in m of a place in the list that is empty
+POINTS = 4  # candidates that a pair has at most
+
+# Half sizes of the box around a shape, as a linear map of MuJoCo's size numbers; a mesh has none.
+_HALF_SIZES = {
+    "sphere": [[1, 0, 0], [1, 0, 0], [1, 0, 0]],
+    "capsule": [[1, 0, 0], [1, 0, 0], [1, 1, 0]],
+    "cylinder": [[1, 0, 0], [1, 0, 0], [0, 1, 0]],
+    "box": np.eye(3),
+    "ellipsoid": np.eye(3),
+}
+
+
+class Found(NamedTuple):
+    """Contacts, the key by which each is known from one step to the next (-1: an empty place), and how many candidates that
+    touch had no place."""
+
+    contacts: Contacts
+    key: Int[Array, " most"]
+    left_out: Int[Array, ""]
+
+
+class _Bounds(NamedTuple):
+    """Frames of all shapes; boxes around them (centre in the world, half sizes along the shape's axes) and balls around these;
+    velocities of the centres and what turning adds to them at most."""
+
+    pos: Float[Array, "ngeom 3"]
+    rot: Float[Array, "ngeom 3 3"]
+    centre: Float[Array, "ngeom 3"]
+    half: Float[Array, "ngeom 3"]
+    radius: Float[Array, " ngeom"]
+    velocity: Float[Array, "ngeom 3"]
+    spin: Float[Array, " ngeom"]
+
+
+class _Group(NamedTuple):
+    """Pairs of the same two kinds of shapes: their numbers, and the vertices of meshes on either side (first row and number)."""
+
+    shapes: tuple[str, str]
+    pairs: np.ndarray
+    vertices: tuple[int, int]
+
+
+class _Pool(NamedTuple):
+    """Candidates of the near pairs, what they may close within the step, and their pairs."""
+
+    touch: Touch
+    reach: Float[Array, " n"]
+    pair: Int[Array, " n"]
+
+
+def near_contacts(step: FreeStep, most: int) -> Found:
+    """The contacts of a step, at most `most`."""
+    model = step.start.model
+    bounds = stored(_bounds(step))
+    pools = [_narrow_phase(step, bounds, group, most) for group in _groups(model.topology)]
+    pool: _Pool = jax.tree.map(lambda *x: jnp.concatenate(x), *pools)
+    row = (np.arange(len(pool.pair)) % POINTS).astype(INDEX)
+    distance = lax.stop_gradient(pool.touch.distance)
+
+    def judge(i: Array) -> tuple[Array, Array]:
+        gap = gathered(distance, i)
+        return gap < gathered(pool.reach, i), gap < 0
+
+    places, touching = _choose(judge, len(row), most)
+    return _listed(model, pool, stored(jnp.asarray(row)), stored(places), jnp.maximum(touching - most, 0).astype(int))
+
+
+def _listed(model: Model, pool: _Pool, row: Array, places: Int[Array, " most"], left_out: Array) -> Found:
+    """The chosen candidates of the pool."""
+    t = model.topology
+    owner = np.array([g.body for g in t.geoms], INDEX)
+    bodies = stored(jnp.asarray(np.array([(owner[p.a], owner[p.b]) for p in t.pairs], INDEX)))
+    frictional = stored(jnp.asarray(np.array([p.frictional for p in t.pairs], bool)))
+    parameters = stored(model.pairs)
+    dtype = pool.touch.distance.dtype
+    up = jnp.zeros(3, dtype).at[2].set(1.0)
+    empty = Touch(jnp.zeros(3, dtype), jnp.zeros(3, dtype), up, jnp.asarray(FAR, dtype))
+
+    def fill(place: Array) -> tuple[Touch, Array, Array]:
+        pair = gathered(pool.pair, place)
+        return jax.tree.map(lambda x: gathered(x, place), pool.touch), pair, pair * POINTS + gathered(row, place)
+
+    def leave(_: Array) -> tuple[Touch, Array, Array]:
+        return empty, jnp.zeros((), INDEX), jnp.full((), -1, INDEX)
+
+    def visit(_: None, place: Array) -> tuple[None, tuple[Contacts, Array]]:
+        touch, pair, key = lax.cond(place >= 0, fill, leave, jnp.maximum(place, 0))
+        pairs = jax.tree.map(lambda x: gathered(x, pair), parameters)
+        return None, (Contacts(*touch, pairs, gathered(bodies, pair), pair, gathered(frictional, pair)), key)
+
+    return Found(*lax.scan(visit, None, places)[1], left_out)
+
+
+@lru_cache(maxsize=256)
+def _groups(t: Topology) -> tuple[_Group, ...]:
+    groups: dict[tuple[str, str, int], list[int]] = {}
+    for i, pair in enumerate(t.pairs):
+        a, b = t.geoms[pair.a], t.geoms[pair.b]
+        prism = b.stop - b.start if (a.shape, b.shape) == ("sphere", "mesh") else 0
+        groups.setdefault((a.shape, b.shape, prism), []).append(i)
+    found = []
+    for (a, b, _), rows in groups.items():
+        counts = [[t.geoms[g].stop - t.geoms[g].start for g in (t.pairs[i].a, t.pairs[i].b)] for i in rows]
+        most = np.max(counts, axis=0).tolist()
+        found.append(_Group((a, b), np.array(rows, INDEX), (most[0], most[1])))
+    return tuple(found)
+
+
+def _bounds(step: FreeStep) -> _Bounds:
+    """Where the shapes are, and how fast they go without impulses."""
+    model, kin, _, _ = lax.stop_gradient(step.start)
+    t = model.topology
+    pos, rot = placed_geoms(model, kin)
+    linear = np.array([_HALF_SIZES.get(g.shape, np.zeros((3, 3))) for g in t.geoms], float)
+    half = jnp.sum(jnp.asarray(linear, pos.dtype) * model.geoms.size[:, None], axis=-1)
+    meshes = np.array([i for i, g in enumerate(t.geoms) if g.shape == "mesh"], INDEX)
+    centre = pos
+    if len(meshes):
+        corners = take(model.geoms.vertices, _vertex_rows(t, meshes))
+        low, high = jnp.min(corners, axis=1), jnp.max(corners, axis=1)
+        half = half.at[meshes].set((high - low) / 2)
+        centre = centre.at[meshes].add(rotate(take(rot, meshes), (high + low) / 2))
+    owner = np.array([g.body for g in t.geoms], INDEX)
+    twist = take(body_velocities(model, kin, lax.stop_gradient(step.velocity)), owner)
+    arm = centre - take(body_poses(model, kin)[0], owner)
+    radius = jnp.sqrt(dot(half, half))
+    spin = radius * jnp.sqrt(dot(twist[:, :3], twist[:, :3]))
+    return _Bounds(pos, rot, centre, half, radius, twist[:, 3:] + cross(twist[:, :3], arm), spin)
+
+
+def _vertex_rows(t: Topology, geoms: np.ndarray, count: int | None = None) -> np.ndarray:
+    """Numbers of the vertices of meshes, the last of each repeated where it has fewer than `count`."""
+    spans = [(t.geoms[g].start, t.geoms[g].stop) for g in geoms]
+    count = max(stop - start for start, stop in spans) if count is None else count
+    return np.array([np.minimum(start + np.arange(count), stop - 1) for start, stop in spans], INDEX)
+
+
+def _separation(s: _Bounds, shapes: tuple[str, str], a: Array, b: Array) -> Float[Array, ""]:
+    """A lower bound on the distance of two shapes."""
+    here = [gathered(x, i) for x in (s.centre, s.half, s.rot) for i in (a, b)]
+    centre_a, centre_b, half_a, half_b, rot_a, rot_b = here
+    between = centre_b - centre_a
+    if shapes[0] == "plane":
+        normal = rot_a[:, 2]
+        return dot(between, normal) - dot(jnp.abs(rotate(rot_b.T, normal)), half_b)
+
+    def outside(rot: Array, half: Array, radius: Array) -> Array:
+        over = jnp.maximum(jnp.abs(rotate(rot.T, between)) - half, 0.0)
+        return jnp.sqrt(dot(over, over)) - radius
+
+    return jnp.maximum(outside(rot_a, half_a, gathered(s.radius, b)), outside(rot_b, half_b, gathered(s.radius, a)))
+
+
+def _reach(s: _Bounds, a: Array, b: Array, dt: Array) -> Float[Array, ""]:
+    """What two shapes may close within the step."""
+    v = gathered(s.velocity, b) - gathered(s.velocity, a)
+    return dt * (1 + 2 * (jnp.sqrt(dot(v, v)) + gathered(s.spin, a) + gathered(s.spin, b)))
+
+
+def _choose(judge: Callable[[Array], tuple[Array, Array]], count: int, most: int) -> tuple[Int[Array, " most"], Array]:
+    """Numbers of at most `most` of `count` items that are near, -1 in empty places, and how many of all touch; `judge` says of
+    an item whether it is near and whether it touches. The first places are for those that touch, in order, the last for those
+    that are merely near, which give way."""
+
+    def put(i: Array, carry: tuple[Array, Array, Array], touches: Array) -> tuple[Array, Array, Array]:
+        first, last, places = carry
+        at = jnp.where(touches, first, last)
+        room = jnp.where(touches, first < most, last >= first)
+        places = jnp.where((jnp.arange(most, dtype=INDEX) == at) & room, i, places)
+        return first + touches.astype(INDEX), jnp.where(touches | ~room, last, last - 1), places
+
+    def visit(carry: tuple[Array, tuple[Array, Array, Array]]) -> tuple[Array, tuple[Array, Array, Array]]:
+        i, chosen = carry
+        near, touches = judge(i)
+        return i + 1, lax.cond(near, put, lambda i, chosen, _: chosen, i, chosen, touches)
+
+    zero = jnp.zeros((), INDEX)
+    start = (zero, jnp.full((), most - 1, INDEX), jnp.full(most, -1, INDEX))
+    _, (touching, _, places) = lax.while_loop(lambda c: c[0] < count, visit, (zero, start))
+    return places, touching
+
+
+def _narrow_phase(step: FreeStep, s: _Bounds, group: _Group, most: int) -> _Pool:
+    """Candidates of the near pairs of a group."""
+    model, dt = step.start.model, step.dt
+    t = model.topology
+    sides = [np.array([getattr(t.pairs[i], side) for i in group.pairs], INDEX) for side in "ab"]
+    table = stored(tuple(map(jnp.asarray, (*sides, group.pairs))))
+
+    def near(i: Array) -> tuple[Array, Array]:
+        a, b = gathered(table[0], i), gathered(table[1], i)
+        gap = _separation(s, group.shapes, a, b)
+        return gap < _reach(s, a, b, lax.stop_gradient(dt)), gap < 0
+
+    count = len(group.pairs)
+    all_fit = count <= most
+    items = jnp.arange(count, dtype=INDEX) if all_fit else _choose(near, count, most)[0]
+    place = _placer(step, group, sides)
+    far = Touch(*(jnp.zeros((POINTS, 3), dt.dtype),) * 3, jnp.full(POINTS, FAR, dt.dtype))
+
+    def touch(i: Array) -> tuple[Touch, Array]:
+        a, b = gathered(table[0], i), gathered(table[1], i)
+        reach = _reach(s, a, b, lax.stop_gradient(dt))
+        return _spread(NARROW_PHASE[group.shapes](*place(i, a, b)), reach), reach
+
+    def visit(_: None, item: Array) -> tuple[None, _Pool]:
+        i = jnp.maximum(item, 0)
+        wanted = near(i)[0] if all_fit else item >= 0
+        found, reach = lax.cond(wanted, touch, lambda _: (far, jnp.zeros((), dt.dtype)), i)
+        return None, _Pool(found, jnp.broadcast_to(reach, POINTS), jnp.broadcast_to(gathered(table[2], i), POINTS))
+
+    _, pool = lax.scan(visit, None, stored(items))
+    return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), pool)
+
+
+def _placer(
+    step: FreeStep, group: _Group, sides: list[np.ndarray]
+) -> Callable[[Array, Array, Array], tuple[Placed, Placed]]:
+    """A function from the number of a pair in its group and the numbers of its two shapes to these shapes in the world."""
+    model, kin, _, _ = step.start
+    shapes = stored((*placed_geoms(model, kin), model.geoms.size))
+    vertices = stored(model.geoms.vertices) if "mesh" in group.shapes else None
+    rows = [
+        stored(jnp.asarray(_vertex_rows(model.topology, side, count))) if shape == "mesh" else None
+        for shape, side, count in zip(group.shapes, sides, group.vertices, strict=True)
+    ]
+
+    def place(i: Array, a: Array, b: Array) -> tuple[Placed, Placed]:
+        first, second = (
+            Placed(*(gathered(x, g) for x in shapes), None if corners is None else gathered(vertices, gathered(corners, i)))
+            for g, corners in zip((a, b), rows, strict=True)
+        )  # fmt: skip
+        return first, second
+
+    return place
+
+
+def _spread(touch: Touch, reach: Array) -> Touch:
+    """At most four of the candidates of a pair: the deepest, the one farthest from it, and those farthest to either side of
+    the line between the two; of those within reach. Empty places are far away."""
+    count = len(touch.distance)
+    if count <= POINTS:
+        missing = POINTS - count
+        pad = Touch(*(jnp.zeros((missing, 3), reach.dtype),) * 3, jnp.full(missing, FAR, reach.dtype))
+        return jax.tree.map(lambda x, y: jnp.concatenate([x, y]), touch, pad) if missing else touch
+    point, normal, distance = (lax.stop_gradient(x) for x in (touch.point_b, touch.normal, touch.distance))
+    valid = distance < reach
+    lowest = jnp.where(valid, 0.0, -jnp.inf).astype(distance.dtype)
+    first = jnp.argmin(distance)
+    arm = point - point[first][None]
+    second = jnp.argmax(dot(arm, arm) + lowest)
+    aside = dot(cross(jnp.broadcast_to(arm[second], arm.shape), arm), normal)
+    third, fourth = jnp.argmax(aside + lowest), jnp.argmax(-aside + lowest)
+    chosen = jnp.stack([first, second, third, fourth]).astype(INDEX)
+    size = jnp.stack([jnp.ones((), distance.dtype), dot(arm[second], arm[second]), aside[third], -aside[fourth]])
+    # a place that only repeats another, to rounding, is empty; and so is one beyond reach
+    least = jnp.finfo(distance.dtype).eps ** 0.5 * size[1]
+    good = (size > jnp.stack([jnp.zeros_like(least), jnp.zeros_like(least), least, least])) & gathered(valid, chosen)
+    found: Touch = jax.tree.map(lambda x: gathered(x, chosen), touch)
+    return found._replace(distance=jnp.where(good, found.distance, FAR))
+
+
+def matched(old: Int[Array, " n"], values: Float[Array, "n k"], key: Int[Array, " m"]) -> Float[Array, "m k"]:
+    """The values that were kept under these keys, zero for a key that is new."""
+
+    def find(k: Array) -> Array:
+        same: Bool[Array, " n"] = old == k
+        return jnp.sum(jnp.where(same[:, None], values, 0.0), axis=0)
+
+    none = jnp.zeros(values.shape[1:], values.dtype)
+    return lax.scan(lambda _, k: (None, lax.cond(k >= 0, find, lambda _: none, k)), None, key)[1]
