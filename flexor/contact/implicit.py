@@ -30,8 +30,10 @@ from flexor.contact.problem import Problem, generalised_impulse, velocity, visit
 from flexor.contact.sweep import Scales, bolder, into_disc, inverse3, scales_of, sweep
 from flexor.dynamics.crba import solve_inertia
 from flexor.dynamics.kept import kept
+from flexor.simd import eliminate
 from flexor.spatial import dot, matmul, matvec
 
+WRITTEN_OUT = 32  # degrees of freedom up to which an elimination is written out, its zeros found
 SWEEPS = (12, 96)  # sweeps in the first iteration, doubled from one to the next, and at most
 NEWTON = 3  # Newton steps in an iteration
 STALE = 5  # iterations without progress after which there is no hope of any
@@ -274,7 +276,10 @@ def _eliminate(H: Array) -> list[tuple[Array, Array, Array]]:
     for it.
     """
     H = H[::-1, ::-1]
-    factors, least = [], jnp.finfo(H.dtype).eps ** 0.75
+    factors, least = [], float(jnp.finfo(H.dtype).eps) ** 0.75
+    if len(H) > WRITTEN_OUT:
+        packed = eliminate(H, least)
+        return [(packed[k, k], packed[k, k + 1 :], packed[k + 1 :, k]) for k in range(len(H))]
     while len(H):
         pivot, floor = H[0, 0], least * jnp.max(jnp.abs(H[0]))
         inverse = 1 / jnp.where(jnp.abs(pivot) < floor, jnp.copysign(floor, pivot), pivot)

@@ -32,6 +32,7 @@ from flexor.spatial import cross, dot, gathered, rotate, take
 
 FAR = 1e6  # distance in m of a place in the list that is empty
 POINTS = 4  # candidates that a pair has at most
+SLACK = 1.2  # box around a mesh over its description: vertices are parameters and may move
 
 # Half sizes of the box around a shape, as a linear map of MuJoCo's size numbers; a mesh has none.
 _HALF_SIZES = {
@@ -146,13 +147,9 @@ def _bounds(step: FreeStep) -> _Bounds:
     pos, rot = placed_geoms(model, kin)
     linear = np.array([_HALF_SIZES.get(g.shape, np.zeros((3, 3))) for g in t.geoms], float)
     half = jnp.sum(jnp.asarray(linear, pos.dtype) * model.geoms.size[:, None], axis=-1)
-    meshes = np.array([i for i, g in enumerate(t.geoms) if g.shape == "mesh"], INDEX)
-    centre = pos
-    if len(meshes):
-        corners = take(model.geoms.vertices, _vertex_rows(t, meshes))
-        low, high = jnp.min(corners, axis=1), jnp.max(corners, axis=1)
-        half = half.at[meshes].set((high - low) / 2)
-        centre = centre.at[meshes].add(rotate(take(rot, meshes), (high + low) / 2))
+    boxes = np.array([g.box or (0.0,) * 6 for g in t.geoms], float)
+    half = half + jnp.asarray(SLACK * boxes[:, 3:], pos.dtype)
+    centre = pos + rotate(rot, jnp.asarray(boxes[:, :3], pos.dtype))
     owner = np.array([g.body for g in t.geoms], INDEX)
     twist = take(body_velocities(model, kin, lax.stop_gradient(step.velocity)), owner)
     arm = centre - take(body_poses(model, kin)[0], owner)

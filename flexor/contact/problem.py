@@ -13,6 +13,7 @@ from flexor.contact.laws import Block, Row
 from flexor.spatial import matvec
 
 FEW = 4  # rows that are not worth a question whether any of them is active
+MANY = 48  # rows of which some always are
 
 
 class Cones(NamedTuple):
@@ -74,7 +75,7 @@ def visit(
     if not len(active):
         return carry, jax.tree.map(lambda x: jnp.zeros((0, *x.shape), x.dtype), jax.eval_shape(skip, carry, jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), items))[1])  # fmt: skip
-    if at_once and len(active) >= FEW:
+    if at_once and FEW <= len(active) <= MANY:
         return lax.cond(jnp.any(active), partial(visit, active, f, skip), partial(lax.scan, skip), carry, items)
     return lax.scan(lambda carry, item: lax.cond(item[0], f, skip, carry, item[1]), carry, (active, items))
 

@@ -26,7 +26,10 @@ from flexor.dynamics.crba import inverse_times
 from flexor.dynamics.tendons import tendon_jacobian, tendon_lengths
 from flexor.model.model import Model
 from flexor.model.topology import Topology
+from flexor.simd import stored
 from flexor.spatial import matvec, take
+
+WRITTEN_OUT = 2048  # numbers in the Jacobian of all rows up to which loops over rows are written out, their zeros found
 
 
 class Rows(NamedTuple):
@@ -152,8 +155,9 @@ def bounded(
     hold = jnp.clip(-rows.baumgarte * rows.gap / dt, -fastest, fastest)
     active = reachable(rows.gap, after, dt) | (warm > 0) | ~rows.unilateral
     wanted = jnp.where(rows.unilateral, wanted, hold)
-    Y = _responses(rows, chol, active)
-    return Bounded(rows.J, Y, wanted, rows.cfm, rows.low, rows.high, active), jnp.where(rows.unilateral, time, 0.0)
+    Y, time = _responses(rows, chol, active), jnp.where(rows.unilateral, time, 0.0)
+    found = Bounded(rows.J, Y, wanted, rows.cfm, rows.low, rows.high, active)
+    return stored((found, time)) if rows.J.size > WRITTEN_OUT else (found, time)
 
 
 def _responses(rows: Rows, chol: Array, active: Bool[Array, " m"]) -> Float[Array, "m nv"]:
@@ -162,6 +166,7 @@ def _responses(rows: Rows, chol: Array, active: Bool[Array, " m"]) -> Float[Arra
     last = np.array([np.flatnonzero(rows.opposite == i)[-1] for i in own], int)
     used = take(active, own) | take(active, last)
     J = jax.lax.stop_gradient(take(rows.J, own))
+    J, used = stored((J, used)) if rows.J.size > WRITTEN_OUT else (J, used)
     _, Y = visit_rows(used, lambda _, j: (None, inverse_times(chol, j)), lambda _, j: (None, jnp.zeros_like(j)), None, J)
     sign = np.where(rows.opposite == np.arange(len(rows.opposite)), 1.0, -1.0)
     return jnp.asarray(sign[:, None], Y.dtype) * take(Y, np.searchsorted(own, rows.opposite))

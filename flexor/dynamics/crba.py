@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Float
 
 from flexor.dynamics.kept import kept
@@ -12,6 +13,7 @@ from flexor.dynamics.masses import node_inertias
 from flexor.dynamics.recursion import accumulate_inward
 from flexor.dynamics.tendons import tendon_inertia
 from flexor.model.model import Model
+from flexor.model.topology import INDEX
 from flexor.spatial import matvec, take
 
 
@@ -25,13 +27,14 @@ def composite_momenta(model: Model, kin: Kinematics) -> Float[Array, "nv 6"]:
 def crba(model: Model, kin: Kinematics) -> Float[Array, "nv nv"]:
     """M(q), armature on its diagonal: M_de = S_e . Ic_d S_d where e carries d, zero where neither carries the other, and what the
     armatures of tendons add."""
-    dofs = model.topology.dofs
-    products = composite_momenta(model, kin) @ kin.S.T
-    carries = dofs.moves[dofs.node]  # [d, e]: e moves the node of d
-    M = jnp.where(carries, products, products.T)
-    armature = take(model.joints.armature, model.topology.dof_joint)
-    M = jnp.where(dofs.coupled, M, 0.0) + jnp.diag(armature)
-    return M + tendon_inertia(model, kin) if len(model.topology.inertial_tendons) else M
+    t, dofs = model.topology, model.topology.dofs
+    carried, carrier = np.nonzero(np.tril(dofs.moves[dofs.node]))  # the carrier moves the node of the carried
+    products = jnp.sum(take(composite_momenta(model, kin), carried) * take(kin.S, carrier), axis=-1)
+    place = np.full((t.nv, t.nv), len(carried), INDEX)
+    place[carried, carrier] = place[carrier, carried] = np.arange(len(carried))
+    M = take(jnp.concatenate([products, jnp.zeros(1, products.dtype)]), place)
+    M = M + jnp.diag(take(model.joints.armature, t.dof_joint))
+    return M + tendon_inertia(model, kin) if len(t.inertial_tendons) else M
 
 
 def factor_inertia(M: Float[Array, "nv nv"]) -> Float[Array, "nv nv"]:

@@ -130,7 +130,7 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
             for j in d.joints
         ),
         geoms=tuple(
-            Geom(g.name, g.shape, body[g.body], ends[i], ends[i + 1], g.outline)
+            Geom(g.name, g.shape, body[g.body], ends[i], ends[i + 1], g.outline, _box(np.asarray(g.vertices)))
             if g.shape == "mesh"
             else Geom(g.name, g.shape, body[g.body])
             for i, g in enumerate(geoms)
@@ -146,6 +146,12 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
         compensated=tuple(i for i, b in enumerate(d.bodies) if b.compensated or b.gravcomp),
         tendons=tendon_topology(d, {"joint": joint, "site": site, "geom": index}),
     )
+
+
+def _box(vertices: np.ndarray) -> tuple[float, ...]:
+    """Centre and half sizes of the box around points."""
+    low, high = vertices.min(0), vertices.max(0)
+    return (*((low + high) / 2).tolist(), *((high - low) / 2).tolist())
 
 
 def _check_tree(d: Description) -> None:

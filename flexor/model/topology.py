@@ -37,6 +37,7 @@ class Geom:
 
     `outline` counts the corners of the polygon of which the mesh is a prism along its z axis: its vertices are then the
     outline, counter-clockwise, at the lower z, and the same outline at the upper z. It is zero for any other mesh.
+    `box` holds centre and half sizes of a box around the mesh as it was described, in its own frame.
     """
 
     name: str
@@ -45,6 +46,7 @@ class Geom:
     start: int = 0
     stop: int = 0
     outline: int = 0
+    box: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)

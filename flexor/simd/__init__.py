@@ -3,6 +3,7 @@
 from flexor.simd.api import jit, vmap
 from flexor.simd.arrays import UnsupportedError
 from flexor.simd.direct import Direct
+from flexor.simd.elimination import eliminate
 from flexor.simd.inspection import Inspection, inspect, primitives
 from flexor.simd.memory import stored
 from flexor.simd.store import Programs, programs

@@ -17,9 +17,20 @@ CALLS = {"jit": "jaxpr", "pjit": "jaxpr", "closed_call": "call_jaxpr", "core_cal
 
 def rules() -> dict[str, Rule]:
     """The rules of all primitives, by name."""
-    from flexor.simd import contraction, control, elementwise, indexing, linalg, memory, ordering, random, structure
+    from flexor.simd import (
+        contraction,
+        control,
+        elementwise,
+        elimination,
+        indexing,
+        linalg,
+        memory,
+        ordering,
+        random,
+        structure,
+    )
 
-    parts = (structure, elementwise, contraction, indexing, ordering, linalg, control, random, memory)
+    parts = (structure, elementwise, contraction, indexing, ordering, linalg, control, random, memory, elimination)
     return {name: rule for part in parts for name, rule in part.RULES.items()}
 
 
