@@ -101,7 +101,7 @@ class NCP(AbstractContact):
             return Found(loads.contacts, None, none)
         if len(candidates(model.topology)) <= self.most:
             return Found(detect(model, kin), None, none)
-        return near_contacts(step, self.most)
+        return near_contacts(step.start, step.velocity, step.dt, self.most)
 
     def _assemble(self, step: FreeStep, loads: Loads, memory: Impulses) -> _Assembled:
         """The candidates as cones, the joints as rows."""
@@ -124,7 +124,7 @@ class NCP(AbstractContact):
         velocities where each candidate has its place, else for all that were found near."""
         (model, kin, _, qd), free, dt = step.start, step.velocity, step.dt
         more = _added_velocity(step, loads, contacts)
-        free_normal = None if key is not None else contact_velocity(model, kin, contacts, free)[:, 0]
+        free_normal = contact_velocity(model, kin, contacts, free)[:, 0] if key is None else None
 
         def may_touch(free_normal: Array) -> Array:
             return reachable(-depth, free_normal, dt) | (warm[:, 0] > 0)
@@ -141,7 +141,8 @@ class NCP(AbstractContact):
             J, zero = jnp.zeros((3, len(qd)), qd.dtype), jnp.zeros((), qd.dtype)
             return None, (J, J.T, zero, zero, zero)
 
-        pairs, near = contacts.pairs, may_touch(free_normal) if key is None else key >= 0
+        pairs = contacts.pairs
+        near: Array = may_touch(free_normal) if free_normal is not None else jnp.asarray(key) >= 0
         sense = senses(model, contacts.bodies) if key is None else None
         places = (None if key is None else contacts.bodies, sense, contacts.point_a, contacts.point_b, contacts.normal)
         speeds = (depth, more, free_normal, pairs.restitution, pairs.baumgarte)

@@ -20,7 +20,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from flexor.contact.contact import FreeStep
+from flexor.contact.contact import Instant
 from flexor.contact.contacts import Contacts
 from flexor.contact.detect import placed_geoms
 from flexor.contact.shapes import NARROW_PHASE, Placed, Touch
@@ -45,11 +45,11 @@ _HALF_SIZES = {
 
 
 class Found(NamedTuple):
-    """Contacts, the key by which each is known from one step to the next (-1: an empty place), and how many candidates that
-    touch had no place."""
+    """Contacts; the key by which each is known from one step to the next, -1 for an empty place, or None where each has a place
+    of its own; and how many candidates that touch had no place."""
 
     contacts: Contacts
-    key: Int[Array, " most"]
+    key: Int[Array, " most"] | None
     left_out: Int[Array, ""]
 
 
@@ -82,11 +82,12 @@ class _Pool(NamedTuple):
     pair: Int[Array, " n"]
 
 
-def near_contacts(step: FreeStep, most: int) -> Found:
-    """The contacts of a step, at most `most`."""
-    model = step.start.model
-    bounds = stored(_bounds(step))
-    pools = [_narrow_phase(step, bounds, group, most) for group in _groups(model.topology)]
+def near_contacts(now: Instant, velocity: Float[Array, " nv"], dt: Float[Array, ""], most: int) -> Found:
+    """The contacts of a step of length dt whose velocity without impulses is given, at most `most`; with dt zero those that
+    overlap."""
+    model = now.model
+    bounds = stored(_bounds(now, velocity))
+    pools = [_narrow_phase(now, bounds, group, dt, most) for group in _groups(model.topology)]
     pool: _Pool = jax.tree.map(lambda *x: jnp.concatenate(x), *pools)
     row = (np.arange(len(pool.pair)) % POINTS).astype(INDEX)
     distance = lax.stop_gradient(pool.touch.distance)
@@ -120,7 +121,8 @@ def _listed(model: Model, pool: _Pool, row: Array, places: Int[Array, " most"], 
     def visit(_: None, place: Array) -> tuple[None, tuple[Contacts, Array]]:
         touch, pair, key = lax.cond(place >= 0, fill, leave, jnp.maximum(place, 0))
         pairs = jax.tree.map(lambda x: gathered(x, pair), parameters)
-        return None, (Contacts(*touch, pairs, gathered(bodies, pair), pair, gathered(frictional, pair)), key)
+        listed = (pairs, gathered(bodies, pair), pair, gathered(frictional, pair))
+        return None, (Contacts(*(*touch, *listed)), key)
 
     return Found(*lax.scan(visit, None, places)[1], left_out)
 
@@ -133,16 +135,16 @@ def _groups(t: Topology) -> tuple[_Group, ...]:
         prism = b.stop - b.start if (a.shape, b.shape) == ("sphere", "mesh") else 0
         groups.setdefault((a.shape, b.shape, prism), []).append(i)
     found = []
-    for (a, b, _), rows in groups.items():
+    for (first, second, _), rows in groups.items():
         counts = [[t.geoms[g].stop - t.geoms[g].start for g in (t.pairs[i].a, t.pairs[i].b)] for i in rows]
         most = np.max(counts, axis=0).tolist()
-        found.append(_Group((a, b), np.array(rows, INDEX), (most[0], most[1])))
+        found.append(_Group((first, second), np.array(rows, INDEX), (most[0], most[1])))
     return tuple(found)
 
 
-def _bounds(step: FreeStep) -> _Bounds:
+def _bounds(now: Instant, velocity: Float[Array, " nv"]) -> _Bounds:
     """Where the shapes are, and how fast they go without impulses."""
-    model, kin, _, _ = lax.stop_gradient(step.start)
+    model, kin = lax.stop_gradient((now.model, now.kin))
     t = model.topology
     pos, rot = placed_geoms(model, kin)
     linear = np.array([_HALF_SIZES.get(g.shape, np.zeros((3, 3))) for g in t.geoms], float)
@@ -151,7 +153,7 @@ def _bounds(step: FreeStep) -> _Bounds:
     half = half + jnp.asarray(SLACK * boxes[:, 3:], pos.dtype)
     centre = pos + rotate(rot, jnp.asarray(boxes[:, :3], pos.dtype))
     owner = np.array([g.body for g in t.geoms], INDEX)
-    twist = take(body_velocities(model, kin, lax.stop_gradient(step.velocity)), owner)
+    twist = take(body_velocities(model, kin, lax.stop_gradient(velocity)), owner)
     arm = centre - take(body_poses(model, kin)[0], owner)
     radius = jnp.sqrt(dot(half, half))
     spin = radius * jnp.sqrt(dot(twist[:, :3], twist[:, :3]))
@@ -210,10 +212,9 @@ def _choose(judge: Callable[[Array], tuple[Array, Array]], count: int, most: int
     return places, touching
 
 
-def _narrow_phase(step: FreeStep, s: _Bounds, group: _Group, most: int) -> _Pool:
+def _narrow_phase(now: Instant, s: _Bounds, group: _Group, dt: Array, most: int) -> _Pool:
     """Candidates of the near pairs of a group."""
-    model, dt = step.start.model, step.dt
-    t = model.topology
+    t = now.model.topology
     sides = [np.array([getattr(t.pairs[i], side) for i in group.pairs], INDEX) for side in "ab"]
     table = stored(tuple(map(jnp.asarray, (*sides, group.pairs))))
 
@@ -225,7 +226,7 @@ def _narrow_phase(step: FreeStep, s: _Bounds, group: _Group, most: int) -> _Pool
     count = len(group.pairs)
     all_fit = count <= most
     items = jnp.arange(count, dtype=INDEX) if all_fit else _choose(near, count, most)[0]
-    place = _placer(step, group, sides)
+    place = _placer(now, group, sides)
     far = Touch(*(jnp.zeros((POINTS, 3), dt.dtype),) * 3, jnp.full(POINTS, FAR, dt.dtype))
 
     def touch(i: Array) -> tuple[Touch, Array]:
@@ -243,24 +244,22 @@ def _narrow_phase(step: FreeStep, s: _Bounds, group: _Group, most: int) -> _Pool
     return jax.tree.map(lambda x: x.reshape(-1, *x.shape[2:]), pool)
 
 
-def _placer(
-    step: FreeStep, group: _Group, sides: list[np.ndarray]
-) -> Callable[[Array, Array, Array], tuple[Placed, Placed]]:
+def _placer(now: Instant, group: _Group, sides: list[np.ndarray]) -> Callable[[Array, Array, Array], tuple[Placed, Placed]]:
     """A function from the number of a pair in its group and the numbers of its two shapes to these shapes in the world."""
-    model, kin, _, _ = step.start
+    model, kin = now.model, now.kin
     shapes = stored((*placed_geoms(model, kin), model.geoms.size))
-    vertices = stored(model.geoms.vertices) if "mesh" in group.shapes else None
+    vertices = stored(model.geoms.vertices)
     rows = [
         stored(jnp.asarray(_vertex_rows(model.topology, side, count))) if shape == "mesh" else None
         for shape, side, count in zip(group.shapes, sides, group.vertices, strict=True)
     ]
 
+    def one(i: Array, geom: Array, rows: Array | None) -> Placed:
+        pos, rot, size = (gathered(x, geom) for x in shapes)
+        return Placed(pos, rot, size, None if rows is None else gathered(vertices, gathered(rows, i)))
+
     def place(i: Array, a: Array, b: Array) -> tuple[Placed, Placed]:
-        first, second = (
-            Placed(*(gathered(x, g) for x in shapes), None if corners is None else gathered(vertices, gathered(corners, i)))
-            for g, corners in zip((a, b), rows, strict=True)
-        )  # fmt: skip
-        return first, second
+        return one(i, a, rows[0]), one(i, b, rows[1])
 
     return place
 

@@ -1,13 +1,15 @@
 """Penalty contact: forces from overlap and its rate (Hunt & Crossley 1975), friction from the sliding speed."""
 
+import equinox as eqx
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from flexor.contact.contact import AbstractContact, Instant, Loads
 from flexor.contact.contacts import Contacts, contact_jacobian, tapped
-from flexor.contact.detect import detect
+from flexor.contact.detect import candidates, detect
 from flexor.contact.equality import violation
 from flexor.contact.friction import AbstractFriction, BrownMcPhee
+from flexor.contact.near import near_contacts
 from flexor.dynamics import Kinematics, tendon_jacobian, tendon_lengths
 from flexor.model.model import Model
 from flexor.spatial import matvec
@@ -18,11 +20,13 @@ class Penalty(AbstractContact):
     """Normal force k d^n (1 + c d') of the overlap d, never pulling; friction by one of the laws in `contact.friction`.
 
     Joint limits are one-sided spring-dampers, equalities two-sided ones; dry joint friction is loss tanh(qd / joint_velocity).
+    A robot with more than `most` candidates has a list of `most` contacts, found anew at each instant (`near.py`).
     """
 
     friction: AbstractFriction = BrownMcPhee()
     exponent: float = 1.5
     joint_velocity: float = 1e-2
+    most: int = eqx.field(static=True, default=32)
 
     def sources(self, model: Model) -> tuple[str, ...]:
         return ()
@@ -32,7 +36,9 @@ class Penalty(AbstractContact):
         joints = self.limit_force(now) + self.friction_force(now)
         if model.topology.equalities:
             joints = joints + self.equality_force(model, q, qd)
-        return Loads(joints + self.contact_force(model, kin, detect(model, kin), qd))
+        many = len(candidates(model.topology)) > self.most
+        contacts = near_contacts(now, qd, jnp.zeros((), qd.dtype), self.most).contacts if many else detect(model, kin)
+        return Loads(joints + self.contact_force(model, kin, contacts, qd))
 
     def contact_force(
         self, model: Model, kin: Kinematics, contacts: Contacts, qd: Float[Array, " nv"]

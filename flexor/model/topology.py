@@ -297,7 +297,6 @@ class Dofs:
     rotational: np.ndarray
     levels: tuple[np.ndarray, ...]
     moves: np.ndarray  # (nnode, nv): whether the dof moves the node
-    coupled: np.ndarray  # (nv, nv): whether one of the two dofs carries the other
 
 
 def _levels(parent: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -346,5 +345,4 @@ def _dofs(topology: Topology) -> Dofs:
             rotational[start + 3 : start + 6] = True
         else:
             rotational[start : start + JOINT_NV[j.kind]] = j.kind != "slide"
-    below = moves[node]
-    return Dofs(node, parent, owner, first, rotational, _levels(parent), moves, below | below.T)
+    return Dofs(node, parent, owner, first, rotational, _levels(parent), moves)

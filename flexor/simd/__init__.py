@@ -13,6 +13,7 @@ __all__ = [
     "Inspection",
     "Programs",
     "UnsupportedError",
+    "eliminate",
     "inspect",
     "jit",
     "primitives",

@@ -16,8 +16,8 @@ from flexor.simd.program import BOOL, I64
 
 
 def eliminate(H: Any, least: float) -> Any:
-    """The factors of H = L U without row exchanges, in one matrix: above the diagonal U, whose diagonal is one, below it L, and on
-    it the inverse of L's diagonal.
+    """The factors of H = L U without row exchanges, in one matrix: above the diagonal U, whose diagonal is one, below it L, and
+    on it the inverse of L's diagonal.
 
     A pivot that is smaller than `least` times its row is moved away from zero (Li & Demmel 1998): what solves with the factors
     corrects for it.

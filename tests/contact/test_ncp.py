@@ -178,7 +178,7 @@ def test_work_grows_linearly_with_contacts():
         sizes = list(_sizes(jaxpr.jaxpr))
         return len(sizes), max(sizes), len(candidates(sim.model.topology))
 
-    small, large = largest(4), largest(16)
+    small, large = largest(4), largest(12)
     ratio = large[2] / small[2]
     assert small[0] == large[0]
     assert large[1] <= 1.2 * ratio * small[1]

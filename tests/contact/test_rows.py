@@ -298,7 +298,7 @@ def test_a_mimic_joint_is_coupled_and_has_no_motor():
 
 
 BAD = {
-    "equality 'ja' names the free joint 'jb'": MIMIC.format('<mimic joint="jb"/>', "floating"),
+    "joint 'ja' mimics joint 'jb', but only revolute and prismatic": MIMIC.format('<mimic joint="jb"/>', "floating"),
     "equality 'ja' ties joint 'ja' to itself": MIMIC.format('<mimic joint="ja"/>', "continuous"),
     "joint 'ja': attribute multiplier='x' should be 1 finite number": MIMIC.format(
         '<mimic joint="jb" multiplier="x"/>', "continuous"
