@@ -108,11 +108,13 @@ def _atoms(layout: Layout, tap: str) -> tuple[Atom, ...]:
     elif kind == "tendon":
         names = [(x,) for x in layout.tendons]
     else:
-        names = [(c, re.sub(r"\.\d+$", "", c)) for c in layout.contacts]
-    rows = range(1 if kind == "link" else 0, len(names))  # the world does not move and is not pushed
+        rows = dict(layout.taps)[tap][0]  # fewer than candidates where contacts are a list of the near ones
+        contacts = layout.contacts if rows == len(layout.contacts) else [f"near.{i}" for i in range(rows)]
+        names = [(c, re.sub(r"\.\d+$", "", c)) for c in contacts]
+    numbers = range(1 if kind == "link" else 0, len(names))  # the world does not move and is not pushed
     flags = (True,) * size
     return tuple(
-        Atom(f"{tap}[{names[i][0]}]", names[i], i, tuple(range(i * size, (i + 1) * size)), flags, flags) for i in rows
+        Atom(f"{tap}[{names[i][0]}]", names[i], i, tuple(range(i * size, (i + 1) * size)), flags, flags) for i in numbers
     )
 
 

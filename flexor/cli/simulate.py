@@ -16,7 +16,6 @@ from rich.markup import escape
 from flexor.cli import console
 from flexor.cli.controls import Between, read_controls
 from flexor.cli.loading import Robot, size, takes_robot, use_float64
-from flexor.contact.detect import candidates
 from flexor.files import write_with
 from flexor.model.model import Model, State
 from flexor.solvers import Simulator, Trajectory
@@ -24,7 +23,6 @@ from flexor.solvers.table import solver as solver_by_name
 
 PARTS = 20  # of a rollout, between which the progress bar moves
 LEAST = 2000  # steps of a part: fewer would measure the call, not the steps
-MANY = 40  # contact candidates from which on a compilation takes minutes
 
 SolverName = StrEnum("SolverName", ["rigid", "mujoco"])
 ContactName = StrEnum("ContactName", ["ncp", "penalty", "mixed", "none"])
@@ -149,10 +147,8 @@ def run(sim: Simulator, state: State, u: np.ndarray, record: Sequence[str] = ())
 
 
 def announcement(sim: Simulator) -> str:
-    """What is about to be compiled, and how long that may take."""
-    count = len(candidates(sim.model.topology))
-    how_long = ": this takes minutes, the first time on a machine" if count >= MANY else ""
-    return f"compiling a rollout of {sim.model.topology.name}, {size(sim.model)}{how_long}"
+    """What is about to be compiled."""
+    return f"compiling a rollout of {sim.model.topology.name}, {size(sim.model)}"
 
 
 def joined(parts: Sequence[Trajectory], steps: int) -> Trajectory:

@@ -4,12 +4,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from scipy.spatial import ConvexHull, QhullError
 from scipy.spatial.transform import Rotation
 
 from flexor.contact import detect
 from flexor.contact.contacts import tangents
+from flexor.contact.detect import candidates
 from flexor.dynamics import body_poses, forward_kinematics
 from flexor.model.model import Model
 from flexor.solvers.trajectory import Trajectory
@@ -128,13 +130,22 @@ def hull_faces(vertices: np.ndarray) -> list[list[int]]:
 
 
 def contact_forces(model: Model, trajectory: Trajectory, rows: np.ndarray) -> np.ndarray | None:
-    """Point and force on body b in N, (frames, ncon, 6), of the steps that led to states `rows`; None if not recorded."""
-    names = ("contact.normal_force", "contact.friction_force")
-    if any(name not in trajectory.taps for name in names):
+    """Point and force on body b in N, (frames, ncon, 6), of the steps that led to states `rows`; None if not recorded.
+
+    Where the contacts are a list of the near ones, their points and normals must have been recorded too.
+    """
+    forces, places = ("contact.normal_force", "contact.friction_force"), ("contact.point", "contact.normal")
+    if any(name not in trajectory.taps for name in forces):
         return None
     before = np.clip(rows - 1, 0, len(trajectory) - 1)
-    fn, ft = (np.asarray(trajectory.taps[name])[before] for name in names)
-    point, *frame = (np.asarray(x) for x in _contacts(model, trajectory.q[before]))
+    fn, ft = (np.asarray(trajectory.taps[name])[before] for name in forces)
+    if all(name in trajectory.taps for name in places):
+        point, normal = (np.asarray(trajectory.taps[name])[before] for name in places)
+        frame = [normal, *(np.asarray(x) for x in tangents(jnp.asarray(normal)))]
+    elif fn.shape[-1] == len(candidates(model.topology)):
+        point, *frame = (np.asarray(x) for x in _contacts(model, trajectory.q[before]))
+    else:
+        return None
     force = fn[..., None] * frame[0] + ft[..., :1] * frame[1] + ft[..., 1:] * frame[2]
     force[rows == 0] = 0.0
     return np.concatenate([point, force], axis=-1)
