@@ -1,5 +1,4 @@
-"""How long until the first step of a large robot? Load, trace and compile in a fresh process, cold and with the kernel on disk, and
-the memory that takes."""
+"""How long until the first step of a large robot? Load, trace and compile, cold and with the kernel on disk; and the memory."""
 
 import json
 import os
