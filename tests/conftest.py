@@ -7,6 +7,7 @@ not every folder passes so yet.
 
 import gc
 import os
+import signal
 import tempfile
 
 # A quarter of the compile time, for programs that run once. Before JAX starts its backend.
@@ -25,6 +26,10 @@ if os.environ["FLEXOR_STRICT"] == "on":
     jax.config.update("jax_numpy_dtype_promotion", "strict")
     shapes.install()
 gc.set_threshold(200_000, 20, 100)  # tracing makes millions of small objects, and most of them stay
+
+# A background job of a shell ignores Ctrl-C, and so would every process that it starts; some tests send that signal.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 SLOW = ("test_certificate", "test_ncp", "test_kernels", "test_demo", "test_docs")
 
