@@ -46,6 +46,9 @@ TAPS: dict[str, Tap] = {
         "nv", "N m, N", "Coriolis, centrifugal and gravity: what RNEA returns at zero acceleration", mean=True
     ),
     "link.external_force": Tap("nbody 6", "N m, N", "moment about the body origin and force, world axes", mean=True),
+    "link.fluid_force": Tap(
+        "nbody 6", "N m, N", "of a fluid, where there is one: moment about the body origin and force, world axes", mean=True
+    ),
     "contact.point": Tap("ncon 3", "m", "halfway between the two surfaces, world axes; where the forces act"),
     "contact.depth": Tap("ncon", "m", "overlap of the two bodies, negative when apart"),
     "contact.normal": Tap("ncon 3", "1", "unit normal from body a towards body b, world axes"),

@@ -12,6 +12,7 @@ from flexor.dynamics.energy import (
     potential_energy,
     total_mass,
 )
+from flexor.dynamics.fluid import fluid_wrenches
 from flexor.dynamics.forces import actuator_force, gravity_compensation, passive_force
 from flexor.dynamics.frames import frame_jacobian, frame_pose, frame_velocity, frames
 from flexor.dynamics.integrate import difference, displacement_rate, integrate
@@ -39,6 +40,7 @@ __all__ = [
     "crba",
     "difference",
     "displacement_rate",
+    "fluid_wrenches",
     "forward_kinematics",
     "frame_jacobian",
     "frame_pose",

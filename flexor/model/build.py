@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flexor.model.build_actuators import actuator_tables, actuator_topology
+from flexor.model.build_fluid import fluid_tables, fluid_topology
 from flexor.model.build_tendons import check_tendon, tendon_table, tendon_topology
 from flexor.model.description import (
     WORLD,
@@ -26,8 +27,10 @@ from flexor.model.model import (
     Actuators,
     Bodies,
     Equalities,
+    FluidShapes,
     Geoms,
     Joints,
+    Media,
     Model,
     Muscles,
     Pairs,
@@ -71,6 +74,7 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
         "pairs": _pair_table(d, geoms, pairs),
         "actuators": _columns(d.actuators, "gear", "gain", "bias", "ctrl_range", "force_range", "delay", "gain_slope"),
         **actuator_tables(d),
+        **fluid_tables(d),
         "sites": _columns(d.sites, "pos", "quat"),
         "equalities": _equality_table(d),
         "tendons": tendon_table(d, LIMIT_TIME),
@@ -86,7 +90,7 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
     tables["geoms"]["vertices"] = np.concatenate(rows) if rows else np.zeros((0, 3))
     kinds = {"bodies": Bodies, "joints": Joints, "geoms": Geoms, "pairs": Pairs, "actuators": Actuators, "sites": Sites,
              "equalities": Equalities, "tendons": Tendons, "transmissions": Transmissions, "activations": Activations,
-             "muscles": Muscles}  # fmt: skip
+             "muscles": Muscles, "media": Media, "fluid_shapes": FluidShapes}  # fmt: skip
     dtype = jnp.result_type(float) if dtype is None else dtype
 
     def array(x):
@@ -144,6 +148,8 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
         ),
         mocap=tuple(i for i, b in enumerate(d.bodies) if b.mocap),
         compensated=tuple(i for i, b in enumerate(d.bodies) if b.compensated or b.gravcomp),
+        media=tuple(x.name for x in d.media),
+        fluid_shapes=fluid_topology(d),
         tendons=tendon_topology(d, {"joint": joint, "site": site, "geom": index}),
     )
 
@@ -339,7 +345,7 @@ def _override(
         return
     singular = {"bodies": "body", "joints": "joint", "geoms": "geom", "pairs": "pair", "actuators": "actuator",
                 "sites": "site", "equalities": "equality", "tendons": "tendon", "transmissions": "transmission",
-                "activations": "activation", "muscles": "muscle"}  # fmt: skip
+                "activations": "activation", "muscles": "muscle", "media": "medium", "fluid_shapes": "fluid"}  # fmt: skip
     places: dict[str, tuple[np.ndarray, Any]] = {key: (whole[key], slice(None)) for key in ("gravity", "reference", "rest")}
     places.update({f"keyframe.{name}": (whole["keyframes"], i) for i, name in enumerate(topology.keyframes)})
     for group, kind in singular.items():

@@ -208,6 +208,35 @@ class TendonSpec:
 
 
 @dataclass
+class MediumSpec:
+    """The fluid around a robot; see `Media`."""
+
+    name: str
+    density: float = 0.0
+    viscosity: float = 0.0
+    wind: ArrayLike = (0.0, 0.0, 0.0)
+
+
+@dataclass
+class FluidShapeSpec:
+    """What a fluid acts on; see `FluidShapes`."""
+
+    name: str
+    body: str
+    ellipsoid: bool = False
+    pos: ArrayLike = (0.0, 0.0, 0.0)
+    quat: ArrayLike = IDENTITY
+    size: ArrayLike = (0.0, 0.0, 0.0)
+    blunt_drag: float = 0.0
+    slender_drag: float = 0.0
+    angular_drag: float = 0.0
+    kutta_lift: float = 0.0
+    magnus_lift: float = 0.0
+    virtual_mass: ArrayLike = (0.0, 0.0, 0.0)
+    virtual_inertia: ArrayLike = (0.0, 0.0, 0.0)
+
+
+@dataclass
 class Description:
     """A whole robot. `source` names the file in errors; `overrides` sets parameters by name after all defaults
     (`pair.floor~foot.stiffness`, patterns allowed)."""
@@ -223,6 +252,8 @@ class Description:
     sites: list[SiteSpec] = field(default_factory=list)
     equalities: list[EqualitySpec] = field(default_factory=list)
     tendons: list[TendonSpec] = field(default_factory=list)
+    media: list[MediumSpec] = field(default_factory=list)
+    fluid_shapes: list[FluidShapeSpec] = field(default_factory=list)
     gravity: ArrayLike = (0.0, 0.0, -9.81)
     keyframes: dict[str, np.ndarray] = field(default_factory=dict)
     overrides: dict[str, np.ndarray] = field(default_factory=dict)

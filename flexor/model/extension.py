@@ -21,6 +21,8 @@ from flexor.model.parameters import parameters
 from flexor.model.topology import SHAPES
 
 PREFIX = "flexor."
+FLUID_PREFIX = PREFIX + "fluid."
+"""Of the names of geoms that stand in a file for the fluid alone."""
 
 
 def structure_keys(model: Model) -> dict[str, np.ndarray]:

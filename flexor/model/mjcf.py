@@ -21,9 +21,10 @@ from flexor.model.description import (
     SiteSpec,
     unique,
 )
-from flexor.model.extension import PREFIX, set_structure
+from flexor.model.extension import FLUID_PREFIX, PREFIX, set_structure
 from flexor.model.frames import matrix_six, quat_matrix
 from flexor.model.mjcf_actuators import read_actuators, reflected
+from flexor.model.mjcf_fluid import read_fluid
 from flexor.model.mjcf_refusals import disabled, refuse_unknown_physics
 from flexor.model.mjcf_tendons import read_tendons
 
@@ -50,7 +51,7 @@ def read_mjcf(
     refuse_unknown_physics(m, d, names)
     d.bodies = [BodySpec(WORLD, "")] + [_body(m, i, names, d) for i in range(1, m.nbody)]
     d.joints = [_joint(m, j, names, d) for j in range(m.njnt)]
-    d.geoms = [_geom(m, g, names) for g in range(m.ngeom)]
+    d.geoms = [_geom(m, g, names) for g in range(m.ngeom) if not names["geom"][g].startswith(FLUID_PREFIX)]
     d.pairs = [_pair(m, p, names, d) for p in range(m.npair)]
     bodies = names["body"]
     d.exclusions = [(bodies[s >> 16], bodies[s & 0xFFFF]) for s in m.exclude_signature]
@@ -58,6 +59,7 @@ def read_mjcf(
     d.sites = [_site(m, s, names) for s in range(m.nsite)]
     d.equalities = [_equality(m, e, names) for e in range(m.neq) if _ties_joints(m, e, d)]
     d.tendons = read_tendons(m, d, names)
+    read_fluid(m, d, names)
     d.gravity = np.zeros(3) if disabled(m, "GRAVITY") else m.opt.gravity.copy()
     d.keyframes = {names["key"][k]: m.key_qpos[k].copy() for k in range(m.nkey)}
     moving = [names["key"][k] for k in range(m.nkey) if np.any(m.key_qvel[k])]

@@ -35,8 +35,6 @@ def refuse_unknown_physics(m: mujoco.MjModel, d: Description, names: Names) -> N
 
 
 def _refuse_options(m: mujoco.MjModel, d: Description) -> None:
-    if m.opt.density or m.opt.viscosity:
-        d.refuse("fluid", f"option density {m.opt.density} and viscosity {m.opt.viscosity} make a fluid around the robot")
     if m.opt.enableflags & int(mujoco.mjtEnableBit.mjENBL_OVERRIDE):
         d.refuse("override", "option flag 'override' replaces the contact parameters of all geoms")
     if m.opt.enableflags & int(mujoco.mjtEnableBit.mjENBL_SLEEP) and "sleep" not in d.ignore:

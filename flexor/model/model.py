@@ -178,6 +178,31 @@ class Tendons(eqx.Module):
     limit_baumgarte: Float[Array, " ntendon"]
 
 
+class Media(eqx.Module):
+    """The fluid around the robot, one row where there is one: density in kg/m^3, viscosity in Pa s, and its own velocity."""
+
+    density: Float[Array, " n"]
+    viscosity: Float[Array, " n"]
+    wind: Float[Array, "n 3"]
+
+
+class FluidShapes(eqx.Module):
+    """What the fluid acts on: pose in the body, edges of a box or semi-axes of an ellipsoid, and the coefficients of an ellipsoid
+    (`flexor.dynamics.fluid`). `virtual_mass` and `virtual_inertia` are those of the fluid that moves with it, for a density of
+    one. Boxes are made of the body's inertia when a description is read, and are parameters of their own from then on."""
+
+    pos: Float[Array, "n 3"]
+    quat: Float[Array, "n 4"]
+    size: Float[Array, "n 3"]
+    blunt_drag: Float[Array, " n"]
+    slender_drag: Float[Array, " n"]
+    angular_drag: Float[Array, " n"]
+    kutta_lift: Float[Array, " n"]
+    magnus_lift: Float[Array, " n"]
+    virtual_mass: Float[Array, "n 3"]
+    virtual_inertia: Float[Array, "n 3"]
+
+
 class Model(Pytree):
     """A robot and what it may touch. Leaves are parameters; `topology` is static.
 
@@ -196,6 +221,8 @@ class Model(Pytree):
     sites: Sites
     equalities: Equalities
     tendons: Tendons
+    media: Media
+    fluid_shapes: FluidShapes
     gravity: Float[Array, "3"]
     reference: Float[Array, " nq"]
     rest: Float[Array, " nq"]

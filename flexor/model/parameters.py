@@ -18,11 +18,12 @@ from flexor.model.model import Model
 
 _GROUPS = {"body": "bodies", "joint": "joints", "geom": "geoms", "pair": "pairs", "actuator": "actuators", "site": "sites",
            "equality": "equalities", "tendon": "tendons", "transmission": "transmissions", "activation": "activations",
-           "muscle": "muscles"}  # fmt: skip
+           "muscle": "muscles", "medium": "media", "fluid": "fluid_shapes"}  # fmt: skip
 _SIZES = ("stiffness", "damping", "cfm", "baumgarte")
 POSITIVE = frozenset({
     *("mass", "friction", "armature", "frictionloss", "restitution", "delay"),
     *("crank_length", "time_constant", "release_time", "smoothing", "peak_force", "max_velocity"),
+    *("density", "viscosity", "blunt_drag", "slender_drag", "angular_drag"),
     *_SIZES, *(f"limit_{name}" for name in _SIZES),
 })  # fmt: skip
 """Fields that must not be negative, here and in the charts of `flexor.model.charts`."""

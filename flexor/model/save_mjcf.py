@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
-from flexor.model.extension import PREFIX, number_text
+from flexor.model.extension import FLUID_PREFIX, PREFIX, number_text
 from flexor.model.model import Model
 from flexor.model.save_actuators import add_actuators, limit
 from flexor.model.save_tendons import write_tendons
@@ -19,7 +19,7 @@ def mjcf_text(model: Model, keys: Mapping[str, np.ndarray]) -> str:
     root = ET.Element("mujoco", model=t.name)
     compiler = {"angle": "radian", "inertiafromgeom": "false", "autolimits": "false", "balanceinertia": "false"}
     ET.SubElement(root, "compiler", compiler)
-    ET.SubElement(root, "option", gravity=number_text(m.gravity))
+    ET.SubElement(root, "option", {"gravity": number_text(m.gravity), **_medium(m)})
     _meshes(root, m)
     elements = [ET.SubElement(root, "worldbody")]
     _geoms(elements[0], m, 0)
@@ -32,6 +32,7 @@ def mjcf_text(model: Model, keys: Mapping[str, np.ndarray]) -> str:
         _inertial(elements[b], m, b)
         _joints(elements[b], m, b)
         _geoms(elements[b], m, b)
+        _fluid_shapes(elements[b], m, b)
         _sites(elements[b], m, b)
     _pairs(root, m)
     write_tendons(root, m)
@@ -47,6 +48,23 @@ def mjcf_text(model: Model, keys: Mapping[str, np.ndarray]) -> str:
             ET.SubElement(group, "numeric", name=PREFIX + key, data=number_text(value))
     ET.indent(root)
     return ET.tostring(root, encoding="unicode") + "\n"
+
+
+def _medium(m: Model) -> dict[str, str]:
+    """Attributes of the fluid around the robot, if there is one."""
+    return {f: number_text(getattr(m.media, f)[0]) for f in ("density", "viscosity", "wind") if m.topology.media}
+
+
+def _fluid_shapes(body: ET.Element, m: Model, b: int) -> None:
+    """Ellipsoids that stand for the fluid alone; the boxes of other bodies follow from their inertias."""
+    table = m.fluid_shapes
+    for i, shape in enumerate(m.topology.fluid_shapes):
+        if shape.body == b and shape.ellipsoid:
+            numbers = [table.blunt_drag, table.slender_drag, table.angular_drag, table.kutta_lift, table.magnus_lift]
+            pose = {"pos": number_text(table.pos[i]), "quat": number_text(table.quat[i]), "size": number_text(table.size[i])}
+            law = {"fluidshape": "ellipsoid", "fluidcoef": number_text([x[i] for x in numbers])}
+            bits = {"type": "ellipsoid", "contype": "0", "conaffinity": "0"}
+            ET.SubElement(body, "geom", {"name": FLUID_PREFIX + shape.name, **bits, **pose, **law})
 
 
 def _meshes(root: ET.Element, m: Model) -> None:

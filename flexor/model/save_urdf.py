@@ -22,6 +22,8 @@ def urdf_text(model: Model, keys: Mapping[str, np.ndarray]) -> str:
     m = jax.tree.map(lambda x: np.asarray(x, float), model)
     t = model.topology
     root = ET.Element("robot", name=t.name)
+    if t.media:
+        _fail(m, "there is a fluid around it")
     free = {f"joint.{j.name}.limited": np.zeros(1) for j in t.joints if j.kind == "slide" and not j.limited}
     free.update({f"body.{t.bodies[b]}.mocap": np.ones(1) for b in t.mocap})
     free.update({f"joint.{j.name}.actuated_gravcomp": np.ones(1) for j in t.joints if j.actuated_gravcomp})

@@ -136,11 +136,20 @@ class Tendon:
 
 
 @dataclass(frozen=True)
+class FluidShape:
+    """What a fluid acts on: an ellipsoid on a body, or the box that stands for it."""
+
+    name: str
+    body: int
+    ellipsoid: bool = False
+
+
+@dataclass(frozen=True)
 class Topology:
     """The static part of a `Model`. `bodies[0]` is the world; joints are grouped by body, bodies in depth-first order.
 
     `mocap` are the bodies on the world that are moved from outside (`Control.mocap_pos`), `compensated` those whose weight is
-    compensated (`Bodies.gravcomp`).
+    compensated (`Bodies.gravcomp`). `media` names the fluid around the robot, if there is one.
     """
 
     name: str
@@ -155,6 +164,8 @@ class Topology:
     equalities: tuple[Equality, ...] = ()
     mocap: tuple[int, ...] = ()
     compensated: tuple[int, ...] = ()
+    media: tuple[str, ...] = ()
+    fluid_shapes: tuple[FluidShape, ...] = ()
     tendons: tuple[Tendon, ...] = ()
 
     @cached_property

@@ -29,9 +29,20 @@ HEAD, ARRAYS, ROBOT = "simulator.json", "arrays.safetensors", "robot.xml"
 _MODULES = {
     "flexor.model.model": (
         *("Activations", "Actuators", "Bodies", "Equalities", "Geoms", "Joints", "Model", "Muscles", "Pairs", "Sites"),
-        *("Tendons", "Transmissions"),
+        *("FluidShapes", "Media", "Tendons", "Transmissions"),
     ),
-    "flexor.model.topology": ("Actuator", "Equality", "Geom", "Joint", "Pair", "Site", "Tendon", "Topology", "Wrap"),
+    "flexor.model.topology": (
+        "Actuator",
+        "Equality",
+        "FluidShape",
+        "Geom",
+        "Joint",
+        "Pair",
+        "Site",
+        "Tendon",
+        "Topology",
+        "Wrap",
+    ),
     "flexor.contact.friction": ("Andersson", "BrownMcPhee", "Hollars", "SmoothedCoulomb"),
     "flexor.contact.mixed": ("Mixed",),
     "flexor.contact.ncp": ("NCP", "NoContact"),

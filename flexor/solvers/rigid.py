@@ -14,6 +14,7 @@ from flexor.dynamics import (
     body_poses,
     body_velocities,
     crba,
+    fluid_wrenches,
     forward_kinematics,
     gravity_force,
     integrate,
@@ -140,10 +141,13 @@ def _joint_forces(now: Instant, control: Control) -> Float[Array, " nv"]:
 
 
 def _wrench(now: Instant, control: Control) -> Float[Array, "nbody 6"]:
-    """External wrenches on the bodies."""
+    """External wrenches on the bodies, and those of a fluid around them."""
     wrench = as_control(now.model, control).wrench
     assert wrench is not None
-    return tap("link.external_force", wrench)
+    wrench = tap("link.external_force", wrench)
+    if not now.model.topology.media:
+        return wrench
+    return wrench + tap("link.fluid_force", fluid_wrenches(now.model, now.kin, now.qd))
 
 
 def _generalised(now: Instant, wrench: Float[Array, "nbody 6"]) -> Float[Array, " nv"]:

@@ -185,7 +185,7 @@ class Simulator(Pytree):
 
 def _only_inputs(model: Model, controls: Control | None) -> bool:
     """Whether nothing drives the robot but actuators whose work follows from their inputs."""
-    if model.topology.na or model.topology.compensated:
+    if model.topology.na or model.topology.compensated or model.topology.media:
         return False
     return controls is None or all(
         x is None for x in (controls.tau, controls.wrench, controls.mocap_pos, controls.mocap_quat)

@@ -120,7 +120,6 @@ def test_contact_stiffness_carries_the_lighter_tree():
 
 
 REFUSED = {
-    "fluid": (one(top='<option density="1.2"/>'), "density 1.2"),
     "override": (one(top='<option><flag override="enable"/></option>'), "override"),
     "ball-limit": (one(kind="ball", joint='range="0 1" limited="true"'), "joint 'j'"),
     "condim": (one(geom='condim="4"'), "'g'"),

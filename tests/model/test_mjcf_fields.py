@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from mujoco.introspect import structs
 
-from flexor.model import mjcf, mjcf_actuators, mjcf_refusals, mjcf_tendons
+from flexor.model import mjcf, mjcf_actuators, mjcf_fluid, mjcf_refusals, mjcf_tendons
 from flexor.model.description import DescriptionError, ModelWarning
 from flexor.model.load import load
 
-SOURCE = "".join(getsource(x) for x in (mjcf, mjcf_actuators, mjcf_refusals, mjcf_tendons))
+SOURCE = "".join(getsource(x) for x in (mjcf, mjcf_actuators, mjcf_fluid, mjcf_refusals, mjcf_tendons))
 PHYSICAL = ("body_", "jnt_", "dof_", "geom_", "pair_", "actuator_", "eq_", "tendon_", "opt.")
 
 VISUAL = "site_* cam_* light_* skin_* tex_* mat_* vis stat *_rgba *_matid *_group geom_castshadow tendon_width"
@@ -30,7 +30,7 @@ BOOKKEEPING = (
 WITHIN_REFUSED = {
     "flex*": "deformable bodies", "efm*": "deformable bodies", "hfield_*": "shapes 'hfield' in pairs",
     "actuator_actadr": "internal dynamics",
-    "geom_plugin": "shapes 'sdf' in pairs", "geom_fluid opt.wind": "fluids", "opt.sleep_tolerance": "sleep",
+    "geom_plugin": "shapes 'sdf' in pairs", "opt.sleep_tolerance": "sleep",
     "opt.o_margin opt.o_solref opt.o_solimp opt.o_friction": "override",
     "jnt_actuatorid tendon_actuatorid": "damping or armature of actuators, found by the actuators themselves",
     "eq_objtype": "equalities of bodies",
@@ -92,12 +92,13 @@ def test_every_flag_is_read_refused_or_declared_harmless():
     assert [n for n in names if (n in known) == (n in FLAGS.split())] == []
 
 
-SCENE = """<mujoco><option timestep="0.002"/><worldbody><site name="rail"/><geom name="floor" type="plane" size="1 1 1"/>
+SCENE = """<mujoco><option timestep="0.002" density="0.3" viscosity="0.02"/><worldbody>
+<site name="rail"/><geom name="floor" type="plane" size="1 1 1"/>
 <body name="a" pos="0 0 1"><joint name="hinge" axis="0 1 0" limited="true" range="-20 20" stiffness="1" springref="10"
  damping="0.1" armature="0.01" frictionloss="0.05" actuatorfrcrange="-50 50" actuatorfrclimited="true"/>
  <geom name="arm" type="box" size="0.1 0.05 0.2" pos="0.1 0 -0.2" mass="1"/>
  <body name="b" pos="0 0 -0.4"><joint name="slide" type="slide" axis="1 0 0.2" ref="0.05"/>
-  <geom name="tip" size="0.05" mass="0.5"/><site name="pin" pos="0 0 0.1"/></body></body>
+  <geom name="tip" size="0.05" mass="0.5" fluidshape="ellipsoid"/><site name="pin" pos="0 0 0.1"/></body></body>
 <body name="ball" pos="0.5 0 0.099"><freejoint name="root"/><geom name="ball" size="0.1" mass="0.4" friction="0.3"/></body>
 <body name="die" pos="-0.5 0 0.099"><freejoint name="root2"/><geom name="die" type="box" size="0.1 0.1 0.1" mass="0.4" contype="0"
  conaffinity="0"/></body></worldbody>
