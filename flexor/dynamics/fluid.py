@@ -1,7 +1,7 @@
 """Forces of a fluid around the robot, by MuJoCo's two models (its documentation, Computation, "Fluid forces").
 
-Each shape has a velocity (w, v) in its own axes, v against the wind. A *box* of edges b stands for a body as its inertia does; with
-the density rho, the viscosity beta and d the mean edge,
+Each shape has a velocity (w, v) in its own axes, v against the wind. A *box* of edges b stands for a body as its inertia does;
+with the density rho, the viscosity beta and d the mean edge,
 
     f_i = -3 pi beta d v_i   - rho / 2 b_j b_k |v_i| v_i
     n_i = -pi beta d^3 w_i   - rho / 64 b_i (b_j^4 + b_k^4) |w_i| w_i
