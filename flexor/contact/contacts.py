@@ -20,9 +20,9 @@ class Contacts(eqx.Module):
     """Candidates in a fixed order, whether they touch or not. World axes.
 
     `distance` is negative where the bodies overlap; `normal` points from body a to body b; `point_a` and `point_b` lie on
-    the two surfaces, `distance` apart along the normal. `pairs` holds the contact parameters of each candidate, `pair` the
-    number of its pair and `bodies` those of its two bodies: known arrays where candidates have their places (`detect`), else
-    found at each instant (`near_contacts`).
+    the two surfaces, `distance` and the margin of their pair apart along the normal. `pairs` holds the contact parameters of each
+    candidate, `pair` the number of its pair and `bodies` those of its two bodies: known arrays where candidates have their places
+    (`detect`), else found at each instant (`near_contacts`).
     """
 
     point_a: Float[Array, "ncon 3"]

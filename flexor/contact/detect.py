@@ -72,6 +72,8 @@ def detect(model: Model, kin: Kinematics) -> Contacts:
     parts = [Touch(zero, zero, zero, zero[:, 0]), *found]
     touch = Touch(*(jnp.concatenate(x) for x in zip(*parts, strict=True)))
     order = np.array(index, dtype=int)
+    if any(p.margined for p in t.pairs):
+        touch = touch._replace(distance=touch.distance - take(model.pairs.margin, order))
     bodies = np.array([(owner[t.pairs[i].a], owner[t.pairs[i].b]) for i in index], INDEX).reshape(-1, 2)
     return Contacts(
         *touch,

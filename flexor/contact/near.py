@@ -217,10 +217,13 @@ def _narrow_phase(now: Instant, s: _Bounds, group: _Group, dt: Array, most: int)
     t = now.model.topology
     sides = [np.array([getattr(t.pairs[i], side) for i in group.pairs], INDEX) for side in "ab"]
     table = stored(tuple(map(jnp.asarray, (*sides, group.pairs))))
+    margined = any(t.pairs[i].margined for i in group.pairs)
+    margin = stored(take(now.model.pairs.margin, group.pairs)) if margined else None
 
     def near(i: Array) -> tuple[Array, Array]:
         a, b = gathered(table[0], i), gathered(table[1], i)
         gap = _separation(s, group.shapes, a, b)
+        gap = gap if margin is None else gap - lax.stop_gradient(gathered(margin, i))
         return gap < _reach(s, a, b, lax.stop_gradient(dt)), gap < 0
 
     count = len(group.pairs)
@@ -232,7 +235,9 @@ def _narrow_phase(now: Instant, s: _Bounds, group: _Group, dt: Array, most: int)
     def touch(i: Array) -> tuple[Touch, Array]:
         a, b = gathered(table[0], i), gathered(table[1], i)
         reach = _reach(s, a, b, lax.stop_gradient(dt))
-        return _spread(NARROW_PHASE[group.shapes](*place(i, a, b)), reach), reach
+        found = NARROW_PHASE[group.shapes](*place(i, a, b))
+        found = found if margin is None else found._replace(distance=found.distance - gathered(margin, i))
+        return _spread(found, reach), reach
 
     def visit(_: None, item: Array) -> tuple[None, _Pool]:
         i = jnp.maximum(item, 0)

@@ -139,7 +139,7 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
             else Geom(g.name, g.shape, body[g.body])
             for i, g in enumerate(geoms)
         ),
-        pairs=tuple(Pair(f"{p.a}~{p.b}", index[p.a], index[p.b], p.condim > 1) for p in pairs),
+        pairs=tuple(Pair(f"{p.a}~{p.b}", index[p.a], index[p.b], p.condim > 1, p.margined or p.margin != 0) for p in pairs),
         actuators=actuator_topology(d),
         keyframes=tuple(d.keyframes),
         sites=tuple(Site(s.name, body[s.body]) for s in d.sites),
@@ -280,6 +280,7 @@ def _pair_table(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) ->
     lighter = np.array([min(weight[body[p.a]], weight[body[p.b]]) for p in pairs])
     table = {f: np.full(len(pairs), value) for f, value in PAIR_DEFAULTS.items()}
     table["friction"] = np.array([p.friction for p in pairs])
+    table["margin"] = np.array([p.margin for p in pairs])
     table["stiffness"] = lighter * 9.81 / REST_DEPTH**1.5
     own = {b.name: np.inf if b.name in static else max(b.mass, 0.01 * weight[b.name]) for b in d.bodies}
     smaller = np.array([min(own[body[p.a]], own[body[p.b]]) for p in pairs])
@@ -288,7 +289,7 @@ def _pair_table(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) ->
 
 
 def _checked_pairs(d: Description, pairs: list[PairSpec]) -> list[PairSpec]:
-    """The pairs with condim 1 or 3 and no margin; raises about the others unless ignored."""
+    """The pairs with condim 1 or 3, without margins where these are ignored; raises about the others unless ignored."""
     for p in pairs:
         if p.condim not in (1, 3):
             d.refuse(
@@ -296,8 +297,7 @@ def _checked_pairs(d: Description, pairs: list[PairSpec]) -> list[PairSpec]:
                 f"geoms '{p.a}' and '{p.b}' have condim {p.condim} (torsional or rolling friction); flexor knows 1 and 3",
             )
             p.condim = 3
-        if p.margin != 0:
-            d.refuse("margin", f"geoms '{p.a}' and '{p.b}' have a contact margin of {p.margin} m, flexor has none")
+        p.margin = 0.0 if "margin" in d.ignore else p.margin
     return pairs
 
 

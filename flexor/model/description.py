@@ -121,6 +121,7 @@ class PairSpec:
     friction: float = 1.0
     condim: int = 3
     margin: float = 0.0
+    margined: bool = False
 
 
 @dataclass

@@ -1,9 +1,9 @@
 """What description files cannot say, and how flexor writes and reads it.
 
 Every number has its parameter name (`pair.floor~foot.stiffness`); further keys are `gravity`, `reference`, `rest`,
-`keyframe.<name>`, and, as they change the topology, `body.<name>.compensated`, `body.<name>.mocap`, `joint.<name>.dry_friction`,
-`joint.<name>.actuated_gravcomp`, `joint.<name>.limited` (0 takes a limit away), `tendon.<name>.dry_friction`,
-`tendon.<name>.inertial`, `geom.<name>.vertices` and `geom.<name>.outline`. Keys may be shell patterns (`pair.*.cfm`). MJCF holds
+`keyframe.<name>`, and, as they change the topology, `body.<name>.compensated`, `body.<name>.mocap`,
+`pair.<name>.margined`, `joint.<name>.dry_friction`, `joint.<name>.actuated_gravcomp`, `joint.<name>.limited` (0 takes
+a limit away), `tendon.<name>.dry_friction`, `tendon.<name>.inertial`, `geom.<name>.vertices` and `geom.<name>.outline`. Keys may be shell patterns (`pair.*.cfm`). MJCF holds
 them as `<numeric name="flexor.<key>" data="…"/>`, URDF as `<set name="<key>" value="…"/>` in a `<flexor>` element, which also
 lists the geoms, pairs, actuators, sites, equalities and keyframes. They are applied after all defaults.
 """
@@ -34,6 +34,9 @@ def structure_keys(model: Model) -> dict[str, np.ndarray]:
     for body in model.topology.compensated:
         if not model.bodies.gravcomp[body]:
             keys[f"body.{model.topology.bodies[body]}.compensated"] = np.ones(1)
+    for pair, margin in zip(model.topology.pairs, np.asarray(model.pairs.margin), strict=True):
+        if pair.margined and not margin:
+            keys[f"pair.{pair.name}.margined"] = np.ones(1)
     for i, tendon in enumerate(model.topology.tendons):
         for flag, values in (("dry_friction", model.tendons.frictionloss), ("inertial", model.tendons.armature)):
             if getattr(tendon, flag) and not np.asarray(values)[i] > 0:
@@ -52,7 +55,7 @@ def default_keys(model: Model) -> dict[str, np.ndarray]:
     keys: dict[str, np.ndarray] = {}
     t = model.topology
     pair_names, joint_names = [p.name for p in t.pairs], [j.name for j in t.joints]
-    pair_fields = [f for f in model.pairs.__dataclass_fields__ if f != "friction"]
+    pair_fields = [f for f in model.pairs.__dataclass_fields__ if f not in ("friction", "margin")]
     limit_fields = [f for f in model.joints.__dataclass_fields__ if f.startswith("limit_")]
     tendon_fields = [f for f in model.tendons.__dataclass_fields__ if f.startswith("limit_")]
     equality_fields = [f for f in model.equalities.__dataclass_fields__ if f != "coefficients"]
@@ -92,11 +95,14 @@ def set_structure(d: Description) -> None:
     geoms = {g.name: g for g in d.geoms}
     joints, tendons = {j.name: j for j in d.joints}, {t.name: t for t in d.tendons}
     bodies = {b.name: b for b in d.bodies}
+    pairs = {f"{p.a}~{p.b}": p for p in d.pairs}
     for key in list(d.overrides):
         kind, _, rest = key.partition(".")
         name, _, field = rest.rpartition(".")
         if kind == "joint" and field == "dry_friction" and name in joints:
             joints[name].dry_friction = bool(d.overrides.pop(key)[0])
+        elif kind == "pair" and field == "margined" and name in pairs:
+            pairs[name].margined = bool(d.overrides.pop(key)[0])
         elif kind == "body" and field == "compensated" and name in bodies:
             bodies[name].compensated = bool(d.overrides.pop(key)[0])
         elif kind == "body" and field == "mocap" and name in bodies:
@@ -158,7 +164,8 @@ def read_urdf_extension(extension: ET.Element, d: Description) -> None:
     geoms = {g.name for g in d.geoms}
     for e in extension.findall("pair"):
         condim = 3 if e.get("frictional") == "true" else 1
-        d.pairs.append(PairSpec(_attribute(e, "a", geoms, d), _attribute(e, "b", geoms, d), condim=condim))
+        ends = _attribute(e, "a", geoms, d), _attribute(e, "b", geoms, d)
+        d.pairs.append(PairSpec(*ends, condim=condim, margined=e.get("margined") == "true"))
     d.actuators = [
         ActuatorSpec(_attribute(e, "name", None, d), _attribute(e, "joint", joints, d), samples=_count(e, "samples", d))
         for e in extension.findall("actuator")

@@ -59,9 +59,9 @@ class Geoms(eqx.Module):
 class Pairs(eqx.Module):
     """Contact parameters of each pair of shapes.
 
-    Both models: `friction` (Coulomb's coefficient). Penalty: `stiffness` k in N/m^1.5 and `damping` d in s/m of the
-    Hunt-Crossley force k depth^1.5 (1 + d depth'). NCP: `restitution`, `cfm` in 1/kg, `baumgarte` as the share of the
-    penetration that is removed in a step.
+    Both models: `friction` (Coulomb's coefficient), and `margin` in m, the distance at which the shapes touch. Penalty:
+    `stiffness` k in N/m^1.5 and `damping` d in s/m of the Hunt-Crossley force k depth^1.5 (1 + d depth'). NCP: `restitution`,
+    `cfm` in 1/kg, `baumgarte` as the share of the penetration that is removed in a step.
     """
 
     friction: Float[Array, " npair"]
@@ -70,6 +70,7 @@ class Pairs(eqx.Module):
     damping: Float[Array, " npair"]
     cfm: Float[Array, " npair"]
     baumgarte: Float[Array, " npair"]
+    margin: Float[Array, " npair"]
 
 
 class Actuators(eqx.Module):

@@ -1,5 +1,7 @@
 """Which shapes may touch: MuJoCo's rules for pairs of geoms, and the pairs flexor can detect."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from flexor.model.description import Description, GeomSpec, PairSpec, static_bodies
@@ -72,8 +74,9 @@ def _kept_apart(d: Description, static: set[str]) -> np.ndarray:
 
 
 def _mixed(a: GeomSpec, b: GeomSpec) -> PairSpec:
-    """Friction and condim of two geoms by MuJoCo's rule: those of the higher priority, else the larger of the two."""
-    margin = max(a.margin, b.margin)
+    """Friction and condim of two geoms by MuJoCo's rule: those of the higher priority, else the larger of the two. Margins add
+    up, as in MuJoCo 4."""
+    margin = a.margin + b.margin
     if a.priority != b.priority:
         chief = a if a.priority > b.priority else b
         return PairSpec(a.name, b.name, chief.friction, chief.condim, margin)
@@ -82,7 +85,7 @@ def _mixed(a: GeomSpec, b: GeomSpec) -> PairSpec:
 
 def _in_order(pair: PairSpec, geom: dict[str, GeomSpec]) -> PairSpec:
     a, b = ordered(geom[pair.a], geom[pair.b])
-    return PairSpec(a.name, b.name, pair.friction, pair.condim, pair.margin)
+    return replace(pair, a=a.name, b=b.name)
 
 
 def _supported(d: Description, a: GeomSpec, b: GeomSpec) -> bool:

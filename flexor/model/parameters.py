@@ -21,7 +21,7 @@ _GROUPS = {"body": "bodies", "joint": "joints", "geom": "geoms", "pair": "pairs"
            "muscle": "muscles", "medium": "media", "fluid": "fluid_shapes"}  # fmt: skip
 _SIZES = ("stiffness", "damping", "cfm", "baumgarte")
 POSITIVE = frozenset({
-    *("mass", "friction", "armature", "frictionloss", "restitution", "delay"),
+    *("mass", "friction", "armature", "frictionloss", "restitution", "delay", "margin"),
     *("crank_length", "time_constant", "release_time", "smoothing", "peak_force", "max_velocity"),
     *("density", "viscosity", "blunt_drag", "slender_drag", "angular_drag"),
     *_SIZES, *(f"limit_{name}" for name in _SIZES),
@@ -117,13 +117,14 @@ def _check_room(model: Model, actuator: int, delay: Array | np.ndarray) -> None:
 
 def _with_rows(model: Model) -> Model:
     """The model with dry friction switched on in every joint and tendon whose `frictionloss` is a positive number by now, the
-    inertia of every tendon whose `armature` is, gravity compensation in every body whose `gravcomp` is not zero, and a varying
-    gain in every actuator with a `gain_slope`."""
+    inertia of every tendon whose `armature` is, gravity compensation in every body whose `gravcomp` is not zero, the margin of
+    every pair that has one, and a varying gain in every actuator with a `gain_slope`."""
     t, tendons, share, slope = model.topology, model.tendons, model.bodies.gravcomp, model.actuators.gain_slope
     known = not isinstance(share, jax.core.Tracer)
     new = dataclasses.replace(
         t,
         joints=_switched(t.joints, "dry_friction", model.joints.frictionloss),
+        pairs=_switched(t.pairs, "margined", model.pairs.margin),
         tendons=_switched(_switched(t.tendons, "dry_friction", tendons.frictionloss), "inertial", tendons.armature),
         compensated=tuple(sorted({*t.compensated, *(np.flatnonzero(np.asarray(share)).tolist() if known else ())})),
         actuators=t.actuators if _traced(slope) else _switched(t.actuators, "varying", np.abs(np.asarray(slope)).sum(1)),

@@ -129,7 +129,9 @@ def _pairs(root: ET.Element, m: Model) -> None:
         a, b = (m.topology.geoms[i].name for i in (pair.a, pair.b))
         mu = float(m.pairs.friction[p])
         friction = number_text([mu, mu, 0.005, 0.0001, 0.0001])
-        ET.SubElement(group, "pair", geom1=a, geom2=b, condim="3" if pair.frictional else "1", friction=friction)
+        margin = {"margin": number_text(m.pairs.margin[p])} if m.pairs.margin[p] else {}
+        what = {"condim": "3" if pair.frictional else "1", "friction": friction, **margin}
+        ET.SubElement(group, "pair", {"geom1": a, "geom2": b, **what})
 
 
 def _equalities(root: ET.Element, m: Model) -> None:

@@ -160,7 +160,8 @@ def _extension(root: ET.Element, m: Model, keys: Mapping[str, np.ndarray]) -> No
         ET.SubElement(extension, "geom", name=geom.name, shape=geom.shape, link=t.bodies[geom.body])
     for pair in t.pairs:
         ends = {"a": t.geoms[pair.a].name, "b": t.geoms[pair.b].name}
-        ET.SubElement(extension, "pair", ends, frictional="true" if pair.frictional else "false")
+        margined = {"margined": "true"} if pair.margined else {}
+        ET.SubElement(extension, "pair", {**ends, "frictional": "true" if pair.frictional else "false", **margined})
     for actuator in t.actuators:
         if t.is_wide(actuator) or actuator.tendon is not None or actuator.dynamics != "none" or actuator.muscle:
             _fail(m, f"actuator '{actuator.name}' acts on more than a hinge or slide joint, or has an activation")

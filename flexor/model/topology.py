@@ -51,12 +51,14 @@ class Geom:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two shapes that may touch, in the order of `SHAPES`; `frictional` is False for MuJoCo's condim 1."""
+    """Two shapes that may touch, in the order of `SHAPES`; `frictional` is False for MuJoCo's condim 1, `margined` says that
+    they touch at a distance (`Pairs.margin`)."""
 
     name: str
     a: int
     b: int
     frictional: bool = True
+    margined: bool = False
 
 
 DYNAMICS = ("none", "integrator", "filter", "filterexact", "muscle")

@@ -123,7 +123,6 @@ REFUSED = {
     "override": (one(top='<option><flag override="enable"/></option>'), "override"),
     "ball-limit": (one(kind="ball", joint='range="0 1" limited="true"'), "joint 'j'"),
     "condim": (one(geom='condim="4"'), "'g'"),
-    "margin": (one(geom='margin="0.01"'), "'g'"),
     "adhesion": (one(geom='adhesion="2"'), "geom 'g'"),
     "surfacevel": (one(geom='surfacevel="1 0 0 0 0 0"'), "geom 'g'"),
     "polynomial": (one(joint='damping="1 0.1 0"'), "joint 'j'"),
