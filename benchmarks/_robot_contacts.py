@@ -78,7 +78,7 @@ def compare(m: mujoco.MjModel, model: fx.Model, states: list[Any]) -> dict[str, 
             rows = np.flatnonzero(rows_of == i)
             nearest = rows[np.argmin(np.asarray(found.distance)[k, rows])]
             sign = 1 if f"{a}~{b}" in index else -1
-            gap = abs(float(found.distance[k, nearest]) - contact.dist)
+            gap = abs(float(found.distance[k, nearest]) - (contact.dist - contact.includemargin))
             turn = float(np.max(np.abs(sign * np.asarray(found.normal)[k, nearest] - contact.frame[:3])))
             errors.setdefault(kind_of(model, i), []).append((gap, turn))
     return errors

@@ -41,10 +41,12 @@ def mixture():
     return crowd("ball", "pill", "ball", "pill", "pill")
 
 
+@pytest.mark.parametrize("margin", [0.0, 0.05])
 @pytest.mark.parametrize("key", range(4))
-def test_touching_candidates_are_those_of_all(mixture, key):
+def test_touching_candidates_are_those_of_all(mixture, key, margin):
     """Of pairs with at most four candidates none is dropped: every candidate that overlaps is in the list, with the same
     geometry, and the list has no other that does."""
+    mixture = fx.replace(mixture, {"pair.*ball*.margin": margin})
     q = thrown(mixture, key)
     kin = forward_kinematics(mixture, q)
     everything = fx.contact.detect(mixture, kin)
