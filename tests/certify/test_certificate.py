@@ -88,11 +88,11 @@ def test_a_wrong_derivative_is_found(monkeypatch):
     assert "nothing to touch" in result.remarks[0]
 
 
-def _without_damping_gradient(model, q, qd):
+def _without_damping_gradient(model, q, qd, kin=None):
     from flexor.dynamics import passive_force
 
     cut = eqx.tree_at(lambda m: m.joints.damping, model, jax.lax.stop_gradient(model.joints.damping))
-    return passive_force(cut, q, qd)
+    return passive_force(cut, q, qd, kin)
 
 
 def test_a_certificate_without_any_influence_is_not_ok():
