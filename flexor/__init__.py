@@ -15,7 +15,7 @@ from flexor import contact, dynamics, simd, spatial
 from flexor.augment import Add, Augmentation, Blueprint, Each, Replace, Scale, Shared, Whole
 from flexor.augment import networks as nets
 from flexor.contact import NCP, Andersson, BrownMcPhee, Contacts, Hollars, Mixed, Penalty, SmoothedCoulomb
-from flexor.dynamics import difference, frame_jacobian, frame_pose, frame_velocity, frames, integrate, random_state
+from flexor.dynamics import difference, frame_jacobian, frame_pose, frame_velocity, frames, integrate, random_state, sensors
 from flexor.model.delay import with_delay
 from flexor.model.description import DescriptionError, ModelWarning
 from flexor.model.model import Control, Model, State
@@ -132,6 +132,7 @@ __all__ = [
     "random_state",
     "replace",
     "save",
+    "sensors",
     "simd",
     "solver",
     "spatial",

@@ -20,6 +20,7 @@ from flexor.dynamics.jacobians import body_jacobian, point_jacobian
 from flexor.dynamics.kinematics import Kinematics, body_poses, body_velocities, forward_kinematics
 from flexor.dynamics.random_state import random_state
 from flexor.dynamics.rnea import bias_force, gravity_force, rnea
+from flexor.dynamics.sensors import read_sensors, sensors
 from flexor.dynamics.tendons import tendon_jacobian, tendon_lengths
 
 __all__ = [
@@ -55,7 +56,9 @@ __all__ = [
     "point_jacobian",
     "potential_energy",
     "random_state",
+    "read_sensors",
     "rnea",
+    "sensors",
     "tendon_jacobian",
     "tendon_lengths",
     "total_mass",

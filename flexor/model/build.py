@@ -8,6 +8,7 @@ import numpy as np
 
 from flexor.model.build_actuators import actuator_tables, actuator_topology
 from flexor.model.build_fluid import fluid_tables, fluid_topology
+from flexor.model.build_sensors import sensor_table, sensor_topology
 from flexor.model.build_tendons import check_tendon, tendon_table, tendon_topology
 from flexor.model.description import (
     WORLD,
@@ -34,6 +35,7 @@ from flexor.model.model import (
     Model,
     Muscles,
     Pairs,
+    SensorFrames,
     Sites,
     Tendons,
     Transmissions,
@@ -75,6 +77,7 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
         "actuators": _columns(d.actuators, "gear", "gain", "bias", "ctrl_range", "force_range", "delay", "gain_slope"),
         **actuator_tables(d),
         **fluid_tables(d),
+        "sensor_frames": sensor_table(d),
         "sites": _columns(d.sites, "pos", "quat"),
         "equalities": _equality_table(d),
         "tendons": tendon_table(d, LIMIT_TIME),
@@ -90,7 +93,8 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
     tables["geoms"]["vertices"] = np.concatenate(rows) if rows else np.zeros((0, 3))
     kinds = {"bodies": Bodies, "joints": Joints, "geoms": Geoms, "pairs": Pairs, "actuators": Actuators, "sites": Sites,
              "equalities": Equalities, "tendons": Tendons, "transmissions": Transmissions, "activations": Activations,
-             "muscles": Muscles, "media": Media, "fluid_shapes": FluidShapes}  # fmt: skip
+             "muscles": Muscles, "media": Media, "fluid_shapes": FluidShapes,
+             "sensor_frames": SensorFrames}  # fmt: skip
     dtype = jnp.result_type(float) if dtype is None else dtype
 
     def array(x):
@@ -150,6 +154,8 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
         compensated=tuple(i for i, b in enumerate(d.bodies) if b.compensated or b.gravcomp),
         media=tuple(x.name for x in d.media),
         fluid_shapes=fluid_topology(d),
+        sensors=sensor_topology(d),
+        refused_sensors=tuple(d.refused_sensors),
         tendons=tendon_topology(d, {"joint": joint, "site": site, "geom": index}),
     )
 
@@ -345,7 +351,8 @@ def _override(
         return
     singular = {"bodies": "body", "joints": "joint", "geoms": "geom", "pairs": "pair", "actuators": "actuator",
                 "sites": "site", "equalities": "equality", "tendons": "tendon", "transmissions": "transmission",
-                "activations": "activation", "muscles": "muscle", "media": "medium", "fluid_shapes": "fluid"}  # fmt: skip
+                "activations": "activation", "muscles": "muscle", "media": "medium", "fluid_shapes": "fluid",
+                "sensor_frames": "sensor"}  # fmt: skip
     places: dict[str, tuple[np.ndarray, Any]] = {key: (whole[key], slice(None)) for key in ("gravity", "reference", "rest")}
     places.update({f"keyframe.{name}": (whole["keyframes"], i) for i, name in enumerate(topology.keyframes)})
     for group, kind in singular.items():

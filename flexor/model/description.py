@@ -238,6 +238,29 @@ class FluidShapeSpec:
 
 
 @dataclass
+class SensorFrameSpec:
+    """What a sensor is fixed to; see `SensorFrame`. `pos` and `quat` are those of inertial frames and geoms."""
+
+    kind: str
+    name: str
+    body: str
+    pos: ArrayLike = (0.0, 0.0, 0.0)
+    quat: ArrayLike = IDENTITY
+
+
+@dataclass
+class SensorSpec:
+    """A sensor; see `Sensor`. `target` names its joint, tendon or actuator."""
+
+    name: str
+    kind: str
+    target: str | None = None
+    frame: SensorFrameSpec | None = None
+    reference: SensorFrameSpec | None = None
+    cutoff: float = 0.0
+
+
+@dataclass
 class Description:
     """A whole robot. `source` names the file in errors; `overrides` sets parameters by name after all defaults
     (`pair.floor~foot.stiffness`, patterns allowed)."""
@@ -255,6 +278,8 @@ class Description:
     tendons: list[TendonSpec] = field(default_factory=list)
     media: list[MediumSpec] = field(default_factory=list)
     fluid_shapes: list[FluidShapeSpec] = field(default_factory=list)
+    sensors: list[SensorSpec] = field(default_factory=list)
+    refused_sensors: list[tuple[str, str]] = field(default_factory=list)
     gravity: ArrayLike = (0.0, 0.0, -9.81)
     keyframes: dict[str, np.ndarray] = field(default_factory=dict)
     overrides: dict[str, np.ndarray] = field(default_factory=dict)

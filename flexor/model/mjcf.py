@@ -26,6 +26,7 @@ from flexor.model.frames import matrix_six, quat_matrix
 from flexor.model.mjcf_actuators import read_actuators, reflected
 from flexor.model.mjcf_fluid import read_fluid
 from flexor.model.mjcf_refusals import disabled, refuse_unknown_physics
+from flexor.model.mjcf_sensors import read_sensors
 from flexor.model.mjcf_tendons import read_tendons
 
 JOINT_KINDS = {0: "free", 1: "ball", 2: "slide", 3: "hinge"}
@@ -60,6 +61,7 @@ def read_mjcf(
     d.equalities = [_equality(m, e, names) for e in range(m.neq) if _ties_joints(m, e, d)]
     d.tendons = read_tendons(m, d, names)
     read_fluid(m, d, names)
+    read_sensors(m, d, names)
     d.gravity = np.zeros(3) if disabled(m, "GRAVITY") else m.opt.gravity.copy()
     d.keyframes = {names["key"][k]: m.key_qpos[k].copy() for k in range(m.nkey)}
     moving = [names["key"][k] for k in range(m.nkey) if np.any(m.key_qvel[k])]
@@ -110,6 +112,7 @@ class _Names:
             "key": self._named(m, mujoco.mjtObj.mjOBJ_KEY, [f"key{i}" for i in range(m.nkey)]),
             "tendon": self._named(m, mujoco.mjtObj.mjOBJ_TENDON, [f"tendon{i}" for i in range(m.ntendon)]),
             "equality": self._named(m, mujoco.mjtObj.mjOBJ_EQUALITY, [f"equality{i}" for i in range(m.neq)]),
+            "sensor": self._named(m, mujoco.mjtObj.mjOBJ_SENSOR, [f"sensor{i}" for i in range(m.nsensor)]),
             "flex": self._named(m, mujoco.mjtObj.mjOBJ_FLEX, [f"flex{i}" for i in range(m.nflex)]),
             "plugin": self._named(m, mujoco.mjtObj.mjOBJ_PLUGIN, [f"plugin{i}" for i in range(m.nplugin)]),
         }

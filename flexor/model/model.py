@@ -204,6 +204,13 @@ class FluidShapes(eqx.Module):
     virtual_inertia: Float[Array, "n 3"]
 
 
+class SensorFrames(eqx.Module):
+    """Pose in their bodies of what sensors are fixed to beside bodies and sites: inertial frames and shapes."""
+
+    pos: Float[Array, "n 3"]
+    quat: Float[Array, "n 4"]
+
+
 class Model(Pytree):
     """A robot and what it may touch. Leaves are parameters; `topology` is static.
 
@@ -224,6 +231,7 @@ class Model(Pytree):
     tendons: Tendons
     media: Media
     fluid_shapes: FluidShapes
+    sensor_frames: SensorFrames
     gravity: Float[Array, "3"]
     reference: Float[Array, " nq"]
     rest: Float[Array, " nq"]

@@ -18,7 +18,8 @@ from flexor.model.model import Model
 
 _GROUPS = {"body": "bodies", "joint": "joints", "geom": "geoms", "pair": "pairs", "actuator": "actuators", "site": "sites",
            "equality": "equalities", "tendon": "tendons", "transmission": "transmissions", "activation": "activations",
-           "muscle": "muscles", "medium": "media", "fluid": "fluid_shapes"}  # fmt: skip
+           "muscle": "muscles", "medium": "media", "fluid": "fluid_shapes",
+           "sensor": "sensor_frames"}  # fmt: skip
 _SIZES = ("stiffness", "damping", "cfm", "baumgarte")
 POSITIVE = frozenset({
     *("mass", "friction", "armature", "frictionloss", "restitution", "delay", "margin"),

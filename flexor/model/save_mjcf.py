@@ -9,6 +9,7 @@ import numpy as np
 from flexor.model.extension import FLUID_PREFIX, PREFIX, number_text
 from flexor.model.model import Model
 from flexor.model.save_actuators import add_actuators, limit
+from flexor.model.save_sensors import add_sensors
 from flexor.model.save_tendons import write_tendons
 
 
@@ -38,6 +39,7 @@ def mjcf_text(model: Model, keys: Mapping[str, np.ndarray]) -> str:
     write_tendons(root, m)
     add_actuators(root, m)
     _equalities(root, m)
+    add_sensors(root, m)
     if t.keyframes:
         group = ET.SubElement(root, "keyframe")
         for name, q in zip(t.keyframes, m.keyframes, strict=True):

@@ -5,7 +5,7 @@ hinges is a chain of three nodes, a welded body one node without a joint, and th
 dynamics run over the levels of the node tree, or over the levels of the degrees of freedom.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
@@ -147,11 +147,36 @@ class FluidShape:
 
 
 @dataclass(frozen=True)
+class SensorFrame:
+    """What a sensor is fixed to: a "body", a "site" (its `index`), or a frame of its own on a body, the "inertial" one or that of
+    a "geom" (`index` is its row in `Model.sensor_frames`)."""
+
+    kind: str
+    name: str
+    body: int
+    index: int = -1
+
+
+@dataclass(frozen=True)
+class Sensor:
+    """A sensor of the description, `kind` as MJCF calls it: on a frame, maybe seen from another, or on the joint, tendon or
+    actuator `index`. A positive `cutoff` bounds what it measures."""
+
+    name: str
+    kind: str
+    index: int = -1
+    frame: SensorFrame | None = None
+    reference: SensorFrame | None = None
+    cutoff: float = 0.0
+
+
+@dataclass(frozen=True)
 class Topology:
     """The static part of a `Model`. `bodies[0]` is the world; joints are grouped by body, bodies in depth-first order.
 
     `mocap` are the bodies on the world that are moved from outside (`Control.mocap_pos`), `compensated` those whose weight is
     compensated (`Bodies.gravcomp`). `media` names the fluid around the robot, if there is one.
+    `refused_sensors` are those of the description that flexor does not have, each with the reason.
     """
 
     name: str
@@ -168,6 +193,8 @@ class Topology:
     compensated: tuple[int, ...] = ()
     media: tuple[str, ...] = ()
     fluid_shapes: tuple[FluidShape, ...] = ()
+    sensors: tuple[Sensor, ...] = ()
+    refused_sensors: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     tendons: tuple[Tendon, ...] = ()
 
     @cached_property
@@ -253,6 +280,14 @@ class Topology:
     def is_wide(self, a: Actuator) -> bool:
         """Whether an actuator has a row in `Model.transmissions`."""
         return a.site is not None or (a.joint is not None and self.joints[a.joint].kind in ("ball", "free"))
+
+    @cached_property
+    def sensor_frames(self) -> tuple[str, ...]:
+        """Names of the rows of `Model.sensor_frames`: `inertial.<body>` or `geom.<geom>`."""
+        frames = (
+            f for s in self.sensors for f in (s.frame, s.reference) if f is not None and f.kind in ("inertial", "geom")
+        )
+        return tuple(dict.fromkeys(f"{f.kind}.{f.name}" for f in frames))
 
     @cached_property
     def delayed(self) -> np.ndarray:

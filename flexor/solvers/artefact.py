@@ -29,19 +29,11 @@ HEAD, ARRAYS, ROBOT = "simulator.json", "arrays.safetensors", "robot.xml"
 _MODULES = {
     "flexor.model.model": (
         *("Activations", "Actuators", "Bodies", "Equalities", "Geoms", "Joints", "Model", "Muscles", "Pairs", "Sites"),
-        *("FluidShapes", "Media", "Tendons", "Transmissions"),
+        *("FluidShapes", "Media", "SensorFrames", "Tendons", "Transmissions"),
     ),
     "flexor.model.topology": (
-        "Actuator",
-        "Equality",
-        "FluidShape",
-        "Geom",
-        "Joint",
-        "Pair",
-        "Site",
-        "Tendon",
-        "Topology",
-        "Wrap",
+        *("Actuator", "Equality", "FluidShape", "Geom", "Joint", "Pair", "Sensor", "SensorFrame", "Site"),
+        *("Tendon", "Topology", "Wrap"),
     ),
     "flexor.contact.friction": ("Andersson", "BrownMcPhee", "Hollars", "SmoothedCoulomb"),
     "flexor.contact.mixed": ("Mixed",),

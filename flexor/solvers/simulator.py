@@ -21,6 +21,7 @@ from flexor.solvers.compiled import by_default, compiled
 from flexor.solvers.energy import EnergyBudget
 from flexor.solvers.hybrid import HybridSolver, find_augmentation
 from flexor.solvers.policy import AbstractPolicy, Policy, as_policy
+from flexor.solvers.recording import check_record, recorded_step
 from flexor.solvers.rigid import RigidSolver
 from flexor.solvers.solver import AbstractSolver, class_name
 from flexor.solvers.stepper import Stepper
@@ -108,9 +109,10 @@ class Simulator(Pytree):
     def step(
         self, state: State, control: ArrayLike | Control | None = None, *, record: Sequence[str] | None = None
     ) -> State | tuple[State, dict[str, Array]]:
-        """The state one time step later; with `record`, also the quantities of the step that it names (see `fx.taps`)."""
+        """The state one time step later; with `record`, also the quantities of the step that it names (`fx.taps`), and sensors as
+        `sensor.<name>` (`fx.sensors`)."""
         check_coordinates(self.model, state.q, state.qd)
-        _check_names(record or ())
+        check_record(self.model, record or ())
         self.solver.accept(control)
         args = (state, as_control(self.model, control), tuple(record or ()))
         new, recorded = _step(self, *args) if listening() else self._run(_step, _step_jit, args)
@@ -149,7 +151,7 @@ class Simulator(Pytree):
         does not grow with the work in a step.
         """
         check_coordinates(self.model, state.q, state.qd)
-        _check_names(record)
+        check_record(self.model, record)
         if collecting():
             raise ValueError("quantities cannot be collected from outside of a rollout: name them in its `record=`.")
         policy = as_policy(controls)
@@ -192,12 +194,6 @@ def _only_inputs(model: Model, controls: Control | None) -> bool:
     )
 
 
-def _check_names(record: Sequence[str]) -> None:
-    unknown = [name for name in record if name not in TAPS]
-    if unknown:
-        raise KeyError(f"'{unknown[0]}' is not a tap; the names are {', '.join(TAPS)}.")
-
-
 def _time_axis(model: Model, controls: Any, steps: int | None) -> Control | None:
     """Controls as a `Control` with a leading time axis, shapes checked; None where there are none."""
     if controls is None:
@@ -226,13 +222,7 @@ def _length(inputs: Control | None, steps: int | None) -> int:
 
 def _step(sim: Simulator, state: State, control: Control, record: tuple[str, ...]) -> tuple[State, dict[str, Array]]:
     """The next state, and the quantities of the step that `record` names."""
-    if not record:
-        return sim.solver.step(sim.model, state, control, sim.dt), {}
-    new, recorded = collect(sim.solver.step, record)(sim.model, state, control, sim.dt)
-    missing = [name for name in record if name not in recorded]
-    if missing:
-        raise ValueError(f"{class_name(sim.solver)} does not compute '{missing[0]}' for this model.")
-    return new, recorded
+    return recorded_step(sim.solver, sim.model, state, control, sim.dt, record)
 
 
 def _rollout(

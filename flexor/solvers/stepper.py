@@ -12,8 +12,8 @@ from flexor.model.model import Control, State, as_control
 from flexor.model.parameters import parameters as named_parameters
 from flexor.model.parameters import replace
 from flexor.simd import Direct
+from flexor.solvers.recording import check_record, recorded_step
 from flexor.solvers.solver import class_name
-from flexor.taps import TAPS, collect
 
 if TYPE_CHECKING:
     from flexor.solvers.simulator import Simulator
@@ -53,12 +53,7 @@ class Stepper:
             robot = replace(model, dict(zip(free, values, strict=True))) if free else model
             control = as_control(robot, Control(**dict(zip(controls, given, strict=True))))
             state = jax.tree.unflatten(self._tree, leaves)
-            if not record:
-                return jax.tree.leaves(inner.solver.step(robot, state, control, inner.dt)), []
-            new, found = collect(inner.solver.step, record)(robot, state, control, inner.dt)
-            missing = [name for name in record if name not in found]
-            if missing:
-                raise ValueError(f"{class_name(inner.solver)} does not compute '{missing[0]}' for this model.")
+            new, found = recorded_step(inner.solver, robot, state, control, inner.dt, record)
             return jax.tree.leaves(new), [found[name] for name in record]
 
         t, n = model.topology, len(self._leaves)
@@ -156,8 +151,6 @@ def _check(sim: "Simulator", batch: int | None, controls: Sequence[str], record:
     for name in controls:
         if name not in PARTS:
             raise ValueError(f"a control has no part '{name}'; its parts are {', '.join(PARTS)}.")
-    for name in record:
-        if name not in TAPS:
-            raise KeyError(f"'{name}' is not a tap; the names are {', '.join(TAPS)}.")
+    check_record(sim.model, record)
     if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(sim)):
         raise ValueError("a simulator with traced values cannot be compiled to a stepper: do so outside of `jax.jit`.")

@@ -98,7 +98,7 @@ def test_a_hundred_steps_are_mujocos(kind):
     mujoco.mj_integratePos(m, d.qpos, 0.5 * rng.normal(size=m.nv), 1.0)
     d.qvel[:], inputs = 0.3 * rng.normal(size=m.nv), 0.3 * rng.normal(size=(100, m.nu))
     sim = fx.Simulator(model, dt=m.opt.timestep, simd=kind != "pose to the world")  # all but one as kernels
-    traj = sim.rollout(sim.reset(d.qpos, d.qvel), inputs)
+    traj = sim.rollout(sim.reset(d.qpos.copy(), d.qvel.copy()), inputs)
     for u in inputs:
         d.ctrl[:] = u
         mujoco.mj_step(m, d)

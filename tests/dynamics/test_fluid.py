@@ -57,7 +57,7 @@ def test_motion_is_mujocos(shape, simd):
     d, rng = mujoco.MjData(m), np.random.default_rng(1)
     d.qvel[:] = rng.normal(size=m.nv)
     sim = fx.Simulator(model, dt=m.opt.timestep, simd=simd)
-    traj = sim.rollout(sim.reset(d.qpos, d.qvel), steps=100, record=["link.fluid_force"])
+    traj = sim.rollout(sim.reset(d.qpos.copy(), d.qvel.copy()), steps=100, record=["link.fluid_force"])
     for _ in range(100):
         mujoco.mj_step(m, d)
     np.testing.assert_allclose(traj.q[-1], d.qpos, atol=1e-11)  # rounding, damped by the fluid

@@ -39,7 +39,7 @@ def test_forces_are_mujocos(motors):
             np.testing.assert_allclose(mine, theirs, rtol=1e-12, atol=1e-13)
     sim = fx.Simulator(model, dt=m.opt.timestep)
     m.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_EULERDAMP)
-    state = sim.reset(d.qpos, d.qvel)
+    state = sim.reset(d.qpos.copy(), d.qvel.copy())
     traj = sim.rollout(state, jnp.full((100, 1), 0.3))
     d.ctrl[:] = 0.3
     for _ in range(100):

@@ -1,0 +1,76 @@
+"""Reads the sensors of an `MjModel`. A sensor changes no motion, so one that flexor does not have is no obstacle: it is noted
+with its reason, and refused by name when somebody asks for it."""
+
+import mujoco
+import numpy as np
+
+from flexor.model.description import Description, SensorFrameSpec, SensorSpec
+from flexor.model.mjcf_refusals import Names
+
+OBJECT = mujoco.mjtObj
+_ON_JOINT = {"JOINTPOS": "jointpos", "JOINTVEL": "jointvel", "JOINTACTFRC": "jointactuatorfrc",
+             "BALLQUAT": "ballquat", "BALLANGVEL": "ballangvel"}  # fmt: skip
+_ON_TENDON = {"TENDONPOS": "tendonpos", "TENDONVEL": "tendonvel", "TENDONACTFRC": "tendonactuatorfrc"}
+_ON_ACTUATOR = {"ACTUATORPOS": "actuatorpos", "ACTUATORVEL": "actuatorvel", "ACTUATORFRC": "actuatorfrc"}
+_ON_FRAME = (
+    *("framepos", "framequat", "framexaxis", "frameyaxis", "framezaxis", "framelinvel", "frameangvel", "framelinacc"),
+    *("frameangacc", "velocimeter", "gyro", "accelerometer", "subtreecom", "subtreelinvel", "subtreeangmom"),
+)
+
+
+def read_sensors(m: mujoco.MjModel, d: Description, names: Names) -> None:
+    """All sensors: those that flexor has, and the reasons why it does not have the others."""
+    for i, name in enumerate(names["sensor"]):
+        kind = mujoco.mjtSensor(int(m.sensor_type[i])).name.removeprefix("mjSENS_")
+        found = _sensor(m, i, name, kind, names, d)
+        if isinstance(found, str):
+            d.refused_sensors.append((name, found))
+        else:
+            d.sensors.append(found)
+
+
+def _sensor(m: mujoco.MjModel, i: int, name: str, kind: str, names: Names, d: Description) -> SensorSpec | str:
+    """A sensor, or the reason why flexor does not have it."""
+    if m.sensor_delay[i] or np.any(m.sensor_interval[i]):
+        return "has a delay or a rate of its own, and flexor's sensors have none"
+    target, cutoff = int(m.sensor_objid[i]), float(m.sensor_cutoff[i])
+    if int(m.sensor_datatype[i]) in (int(mujoco.mjtDataType.mjDATATYPE_AXIS), int(mujoco.mjtDataType.mjDATATYPE_QUATERNION)):
+        cutoff = 0.0
+    if kind in _ON_JOINT:
+        return SensorSpec(name, _ON_JOINT[kind], target=names["joint"][target], cutoff=cutoff)
+    if kind in _ON_TENDON:
+        known = names["tendon"][target] in [t.name for t in d.tendons]
+        return (
+            SensorSpec(name, _ON_TENDON[kind], target=names["tendon"][target], cutoff=cutoff) if known else "is on no tendon"
+        )
+    if kind in _ON_ACTUATOR:
+        known = names["actuator"][target] in [a.name for a in d.actuators]
+        spec = SensorSpec(name, _ON_ACTUATOR[kind], target=names["actuator"][target], cutoff=cutoff)
+        return spec if known else "is on an actuator that was left out"
+    if kind == "CLOCK":
+        return SensorSpec(name, "clock", cutoff=cutoff)
+    if kind.lower() not in _ON_FRAME:
+        return f"measures {kind.lower()}, which flexor has not"
+    frame = _frame(m, int(m.sensor_objtype[i]), target, names)
+    reference = _frame(m, int(m.sensor_reftype[i]), int(m.sensor_refid[i]), names) if m.sensor_refid[i] >= 0 else None
+    for part in (frame, reference):
+        if isinstance(part, str):
+            return part
+    return SensorSpec(name, kind.lower(), frame=frame, reference=reference, cutoff=cutoff)  # type: ignore[arg-type]
+
+
+def _frame(m: mujoco.MjModel, kind: int, target: int, names: Names) -> SensorFrameSpec | str:
+    """What a sensor is fixed to: a body's frame, its inertial frame, a site or a shape."""
+    if kind == int(OBJECT.mjOBJ_XBODY):
+        return SensorFrameSpec("body", names["body"][target], names["body"][target])
+    if kind == int(OBJECT.mjOBJ_BODY):
+        body = names["body"][target]
+        return SensorFrameSpec("inertial", body, body, m.body_ipos[target].copy(), m.body_iquat[target].copy())
+    if kind == int(OBJECT.mjOBJ_SITE):
+        return SensorFrameSpec("site", names["site"][target], names["body"][m.site_bodyid[target]])
+    if kind == int(OBJECT.mjOBJ_GEOM):
+        body = names["body"][m.geom_bodyid[target]]
+        return SensorFrameSpec("geom", names["geom"][target], body, m.geom_pos[target].copy(), m.geom_quat[target].copy())
+    return (
+        f"is fixed to a {mujoco.mjtObj(kind).name.removeprefix('mjOBJ_').lower()}; flexor's are on bodies, sites and geoms"
+    )
