@@ -180,6 +180,9 @@ def _mujoco_dynamics(
     d.qpos[:], d.qvel[:] = q, qd
     if m.nu:
         d.ctrl[:] = u
+        # what flexor's acceleration takes as input of an actuator with an activation is that activation
+        driven = np.flatnonzero(m.actuator_actnum > 0)
+        d.act[m.actuator_actadr[driven] + m.actuator_actnum[driven] - 1] = u[m.actuator_ctrladr[driven]]
     mujoco.mj_forward(m, d)
     M = np.zeros((m.nv, m.nv))
     mujoco.mj_fullM(m, d, M)
