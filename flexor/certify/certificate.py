@@ -54,6 +54,22 @@ KINDS: dict[str, Callable[[Model], Array]] = {
     "actuator gain": lambda m: m.actuators.gain,
     "actuator gear": lambda m: m.actuators.gear,
     "actuator bias": lambda m: m.actuators.bias,
+    "actuator gain slope": lambda m: m.actuators.gain_slope,
+    "actuator direction": lambda m: m.transmissions.direction,
+    "crank length": lambda m: m.transmissions.crank_length,
+    "activation time": lambda m: m.activations.time_constant,
+    "muscle force": lambda m: m.muscles.peak_force,
+    "muscle length range": lambda m: m.muscles.length_range,
+    "muscle speed": lambda m: m.muscles.max_velocity,
+    "muscle passive force": lambda m: m.muscles.passive_force,
+    "gravity compensation": lambda m: m.bodies.gravcomp,
+    "fluid density": lambda m: m.media.density,
+    "fluid viscosity": lambda m: m.media.viscosity,
+    "wind": lambda m: m.media.wind,
+    "shape in the fluid, position": lambda m: m.fluid_shapes.pos,
+    "shape in the fluid, size": lambda m: m.fluid_shapes.size,
+    "drag": lambda m: m.fluid_shapes.blunt_drag,
+    "lift": lambda m: m.fluid_shapes.kutta_lift,
 }
 STATES = ("position", "velocity", "control")
 

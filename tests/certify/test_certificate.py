@@ -130,3 +130,27 @@ def test_model_in_single_precision_is_certified_in_double():
 def test_what_a_rollout_did_instead_of_its_mode(mode, touches, slip, instead):
     touches = np.array(touches, bool)[:, None]
     assert certificate_module._instead(mode, touches, np.full(touches.shape, slip)) == instead
+
+
+DRIVEN = """<mujoco model="driven"><option density="300" viscosity="0.5" wind="0.3 0.1 0"/><worldbody>
+<site name="rail" pos="0 0 0.6"/><body name="a" gravcomp="0.6"><joint name="a" axis="0 1 0"/>
+<geom type="capsule" size="0.05" fromto="0 0 0 0.1 0.05 -0.4" mass="1" contype="0" conaffinity="0"/>
+<body name="b" pos="0.1 0 -0.4"><joint name="b" axis="1 0 0"/><geom type="box" size="0.05 0.1 0.15" pos="0 0.05 -0.1" mass="0.5"
+ contype="0" conaffinity="0" fluidshape="ellipsoid"/><site name="pin" pos="0 0.1 -0.1" euler="10 20 30"/></body></body>
+</worldbody><actuator><motor site="pin" gear="1 2 3 0.1 0.2 0.3"/>
+<position cranksite="pin" slidersite="rail" cranklength="2" kp="3"/>
+<general joint="a" dyntype="filterexact" dynprm="0.02" gaintype="affine" gainprm="5 1 2"/>
+<muscle joint="b" lengthrange="-0.4 0.3" force="20" range="0.8 1.4"/></actuator></mujoco>"""
+KINDS_OF_FORCES = {
+    *("actuator gain slope", "actuator direction", "crank length", "activation time", "muscle force", "muscle speed"),
+    *("muscle length range", "muscle passive force", "gravity compensation", "fluid density", "fluid viscosity", "wind"),
+    *("shape in the fluid, position", "shape in the fluid, size", "drag", "lift"),
+}
+
+
+def test_every_derivative_of_actuators_and_fluids_holds():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLEXOR_SIMD", "on")
+        found = fx.certify(fx.load(DRIVEN), steps=6)
+    assert found.ok, str(found)
+    assert {row.what for row in found.rows if row.influence} >= KINDS_OF_FORCES
