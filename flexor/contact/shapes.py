@@ -4,33 +4,14 @@ Every function takes (pos, rot, size) of its two shapes and returns `Touch` with
 distances are exact outside and inside the shapes named here; derivatives are finite everywhere.
 """
 
-from typing import NamedTuple
-
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
+from flexor.contact.placed import Placed, Touch
 from flexor.spatial import dot, rotate
 
 _CORNERS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], dtype=float)
-
-
-class Touch(NamedTuple):
-    """Candidates of one pair of shapes."""
-
-    point_a: Float[Array, "n 3"]
-    point_b: Float[Array, "n 3"]
-    normal: Float[Array, "n 3"]
-    distance: Float[Array, " n"]
-
-
-class Placed(NamedTuple):
-    """A shape in the world: frame, MuJoCo's size numbers, and the vertices of a mesh in the shape's frame."""
-
-    pos: Float[Array, "3"]
-    rot: Float[Array, "3 3"]
-    size: Float[Array, "3"]
-    vertices: Float[Array, "n 3"] | None = None
 
 
 def _unit(v: Array) -> tuple[Array, Array]:
