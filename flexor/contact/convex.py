@@ -1,7 +1,7 @@
 """Any two convex shapes: distance, normal and up to four points, from their support functions (`support.py`).
 
-Cores that are apart are handled by `gjk.py`; cores that touch or overlap, which shapes with a radius hardly ever do, by `depth.py`;
-`manifold.py` finds the points.
+Cores that are apart are handled by `gjk.py`; cores that touch or overlap, which those with a radius hardly ever do, by
+`depth.py`; `manifold.py` finds the points.
 
 **Derivatives** do not go through the searches. With the solution (N, S, a, b), b - a = S N, the distance has the derivative
 N.(b' - a') of the two points as they move with their shapes (envelope theorem). N stays perpendicular to P (b - a) = 0, P the
@@ -47,18 +47,21 @@ def _touch(kind_a: AbstractShape, kind_b: AbstractShape, a: Placed, b: Placed) -
     """One row where a shape is round on all sides, else four."""
     b = b._replace(pos=b.pos - a.pos)  # all relative to a: small numbers have small rounding errors
     origin, a = a.pos, a._replace(pos=jnp.zeros_like(a.pos))
-    found = _separation(kind_a, kind_b, *(Placed(*(None if x is None else lax.stop_gradient(x) for x in s)) for s in (a, b)))
+    found = _separation(kind_a, kind_b, *lax.stop_gradient((a, b)))
     size = _size(kind_a, kind_b, a, b)
     N0, S0 = found.normal, found.distance
     on_a = kind_a.moving(a, rotate(a.rot.T, found.point), rotate(a.rot.T, N0))
     on_b = kind_b.moving(b, rotate(b.rot.T, found.point + S0 * N0 - b.pos), -rotate(b.rot.T, N0))
     core_a, core_b = rotate(a.rot, on_a), b.pos + rotate(b.rot, on_b)
     between = core_b - core_a
-    N = _normal(kind_a, kind_b, a, b, found, between - lax.stop_gradient(between), size)
-    ra, rb = kind_a.radius(a), kind_b.radius(b)
+    turning = _turning(kind_a, kind_b, a, b, N0, S0, size, still(N0.dtype))
+    N = _normal(turning, a, b, N0, between - lax.stop_gradient(between))
     along = dot(N0, between)
-    distance = S0 + (along - lax.stop_gradient(along)) - ra - rb
-    middle = (core_a + ra * N + core_b - rb * N) / 2
+    S = S0 + (along - lax.stop_gradient(along))
+    ra, rb = kind_a.radius(a), kind_b.radius(b)
+    distance = S - ra - rb
+    touched = _touched(kind_a, kind_b, a, b, found, turning, N, S)
+    middle = touched + ((S + ra - rb) / 2) * N
     if kind_a.touches_in_one_point or kind_b.touches_in_one_point:
         middles, distances = middle[None], distance[None]
     else:
@@ -111,8 +114,8 @@ def _separation(kind_a: AbstractShape, kind_b: AbstractShape, a: Placed, b: Plac
 def _refined(
     kind_a: AbstractShape, kind_b: AbstractShape, a: Placed, b: Placed, found: Separation, size: Array
 ) -> Separation:
-    """A few of Newton's steps for N, (C_A + C_B + S) dN = P (b - a), as long as S grows: where a shape is round, the searches come
-    near in few turns, and then slowly nearer."""
+    """A few of Newton's steps for N, (C_A + C_B + S) dN = P (b - a), as long as S grows: where a shape is round, the searches
+    come near in few turns, and then slowly nearer."""
     slack = 4 * jnp.finfo(size.dtype).eps * size
 
     def across(N: Array) -> Array:
@@ -130,7 +133,7 @@ def _refined(
         N = unit(N + jnp.sum(_solve(t.M, y)[:, None] * t.frame, axis=0))
         N = jnp.where(t.face_a, t.along[0], jnp.where(t.face_b, -t.along[1], N))
         S = dot(N, across(N))
-        better = S >= now.distance - slack
+        better = now.distance - slack <= S
         return Separation(*(jnp.where(better, x, y) for x, y in zip((N, S, now.point), now, strict=True)))
 
     N, S, point = lax.fori_loop(0, NEWTON, step, found._replace(distance=dot(found.normal, across(found.normal))))
@@ -153,18 +156,43 @@ def _trials(R: Array, towards: Array) -> Float[Array, "16 3"]:
     return jnp.concatenate([jnp.where((along < 0)[:, None], -axes, axes), towards[None]])
 
 
-def _normal(
-    kind_a: AbstractShape, kind_b: AbstractShape, a: Placed, b: Placed, found: Separation, shift: Array, size: Array
-) -> Float[Array, "3"]:
+def _normal(turning: "_Turning", a: Placed, b: Placed, N: Array, shift: Array) -> Float[Array, "3"]:
     """The normal with its derivative; `shift` is zero, with the derivative of b - a at fixed normal."""
-    N = found.normal
-    turning = _turning(kind_a, kind_b, a, b, N, found.distance, size, still(N.dtype))
     turned_a, turned_b = (rotate(s.rot, lax.stop_gradient(rotate(s.rot.T, N))) for s in (a, b))
     y = matvec(turning.frame, shift)
     for weight, e, along, turned in zip(turning.weights, turning.edges, turning.along, (turned_a, turned_b), strict=True):
         y = y + weight * dot(along, turned - N) * e
     free = unit(N + jnp.sum(_solve(turning.M, y)[:, None] * turning.frame, axis=0))
     return jnp.where(turning.face_a, turned_a, jnp.where(turning.face_b, turned_b, free))
+
+
+def _touched(
+    kind_a: AbstractShape,
+    kind_b: AbstractShape,
+    a: Placed,
+    b: Placed,
+    found: Separation,
+    turning: "_Turning",
+    N: Array,
+    S: Array,
+) -> Float[Array, "3"]:
+    """The point of a's core in touch. It moves with a, or, in directions in which a is flat and b is not, with b."""
+    n_a, n_b = rotate(a.rot.T, N), -rotate(b.rot.T, N)
+    on_a = rotate(a.rot, kind_a.moving(a, rotate(a.rot.T, found.point), n_a))
+    away = found.point + found.distance * found.normal - b.pos
+    on_b = b.pos + rotate(b.rot, kind_b.moving(b, rotate(b.rot.T, away), n_b)) - S * N
+    slip = matvec(turning.frame, on_b - on_a)
+    slip = slip - lax.stop_gradient(slip)
+    (face_a, face_b), (edge_a, edge_b) = turning.faces, (w > 0 for w in turning.weights)
+    e, f = turning.edges
+    across = jnp.stack([-f[1], f[0]])
+    sine = dot(across, e)
+    crossed = edge_a & edge_b & (jnp.abs(sine) > 1e-3)
+    meeting = dot(across, slip) / jnp.where(crossed, sine, 1.0) * e
+    one, two = (jnp.where(face, slip, jnp.where(edge, dot(g, slip), 0.0) * g)
+                for face, edge, g in ((face_a, edge_a, e), (face_b, edge_b, f)))  # fmt: skip
+    with_b = jnp.where(crossed, meeting, (slip + one - two) / 2)
+    return on_a + jnp.sum(with_b[:, None] * turning.frame, axis=0)
 
 
 class _Turning(NamedTuple):
@@ -176,12 +204,20 @@ class _Turning(NamedTuple):
     weights: tuple[Array, Array]
     edges: tuple[Array, Array]
     along: tuple[Array, Array]
+    faces: tuple[Array, Array]
     face_a: Array
     face_b: Array
 
 
 def _turning(
-    kind_a: AbstractShape, kind_b: AbstractShape, a: Placed, b: Placed, N: Array, S: Array, size: Array, within: Array | float
+    kind_a: AbstractShape,
+    kind_b: AbstractShape,
+    a: Placed,
+    b: Placed,
+    N: Array,
+    S: Array,
+    size: Array,
+    within: Array | float,
 ) -> _Turning:
     a, b, size = lax.stop_gradient((a, b, size))
     flat_a, flat_b = kind_a.flat(a, rotate(a.rot.T, N), within), kind_b.flat(b, -rotate(b.rot.T, N), within)
@@ -192,13 +228,16 @@ def _turning(
     frame = jnp.stack([x, cross(N, x)])
     M = _curvature(kind_a, a, N, frame) + _curvature(kind_b, b, -N, frame) + S * jnp.eye(2, dtype=N.dtype)
     stiff = 0.3 * size / jnp.finfo(size.dtype).eps ** 0.5
-    edges, weights = (matvec(frame, along_a), matvec(frame, along_b)), (
-        jnp.where(flat_a.edge, stiff, 0.0),
-        jnp.where(flat_b.edge, stiff, 0.0),
+    edges, weights = (
+        (matvec(frame, along_a), matvec(frame, along_b)),
+        (
+            jnp.where(flat_a.edge, stiff, 0.0),
+            jnp.where(flat_b.edge, stiff, 0.0),
+        ),
     )
     for e, weight in zip(edges, weights, strict=True):
         M = M + weight * e[:, None] * e[None]
-    return _Turning(frame, M, weights, edges, (along_a, along_b), face_a, flat_b.face & ~face_a)
+    return _Turning(frame, M, weights, edges, (along_a, along_b), (flat_a.face, flat_b.face), face_a, flat_b.face & ~face_a)
 
 
 def _solve(M: Array, y: Array) -> Array:

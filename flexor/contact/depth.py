@@ -7,8 +7,12 @@ local maximum. Elsewhere the next ray goes from c to q: it leaves D before q, th
 therefore is less deep: -S' < N'.N (-S) <= -S. So the depth falls from ray to ray.
 
 Where a ray leaves D is found by a triangle that it passes (a portal; Snethen 2008, "XenoCollide"): the support against the
-triangle's normal replaces one of its corners, until the triangle lies in the face. It begins small about c, inside D. Nothing here
-divides by the distance, so that touching sets have a normal as good as any.
+triangle's normal replaces one of its corners, until the triangle lies in the face. It begins small about c, inside D. Nothing
+here divides by the distance, so that touching sets have a normal as good as any.
+
+There may be several local maxima. The search begins at the best of the face that the ray from c to the origin leaves by, and of
+`trials`; for two boxes these hold all candidates (Gottschalk et al. 1996), so that the depth is the least one. Of hulls with many
+faces that overlap, the depth found may be a little more than the least one.
 """
 
 from typing import NamedTuple
@@ -42,11 +46,18 @@ class _Ray(NamedTuple):
     best: Separation
     going: Array
     tried: Array
-    count: Array
+    turns: Array
 
 
 def separation(
-    support: Support, trials: Array, centre: Array, point: Array, size: Array, tolerance: Array, wanted: Bool[Array, ""], most: int
+    support: Support,
+    trials: Array,
+    centre: Array,
+    point: Array,
+    size: Array,
+    tolerance: Array,
+    wanted: Bool[Array, ""],
+    most: int,
 ) -> Separation:
     """The separation of two sets that touch or overlap. `centre` lies inside D and comes from `point` of A; `size` is that of D.
 
@@ -82,13 +93,15 @@ def separation(
         corners = jnp.where(again, fresh, jnp.where(replaced, w_c[None], t))
         points = jnp.where(again, fresh_points, jnp.where(replaced, a[None], ray.points))
         tried = ray.tried + reached.astype(int)
-        return _Ray(direction, corners, points, best, first | trial | ~reached | again, tried, ray.count + 1)
+        return _Ray(direction, corners, points, best, first | trial | ~reached | again, tried, ray.turns + 1)
 
     outward = unit(-centre)
     corners, points = start(outward)
     none = Separation(-outward, jnp.full((), -jnp.finfo(centre.dtype).max, centre.dtype), point)
     ray = lax.while_loop(
-        lambda r: r.going & (r.count < most), turn, _Ray(outward, corners, points, none, wanted, jnp.full((), -1), jnp.zeros((), int))
+        lambda r: r.going & (r.turns < most),
+        turn,
+        _Ray(outward, corners, points, none, wanted, jnp.full((), -1), jnp.zeros((), int)),
     )
     # a search that never reached a face: the triangle as it is
     lost = ~(ray.best.distance > -jnp.inf)

@@ -8,7 +8,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flexor.contact.contacts import Contacts
-from flexor.contact.shapes import NARROW_PHASE, Placed, Touch
+from flexor.contact.shapes import NARROW_PHASE, Placed, Touch, kinds
 from flexor.dynamics import Kinematics, body_poses
 from flexor.model.model import Model
 from flexor.model.topology import INDEX, Topology
@@ -18,11 +18,11 @@ from flexor.spatial import matmul, quat_to_matrix, rotate, take
 @lru_cache(maxsize=256)
 def _groups(topology: Topology) -> tuple[tuple[tuple[str, str], tuple[int, ...]], ...]:
     """Pairs of the same two shapes, and of equally many vertices, are handled together."""
-    groups: dict[tuple[str, str, int], list[int]] = {}
+    groups: dict[tuple[tuple[str, str], int, int], list[int]] = {}
     for i, pair in enumerate(topology.pairs):
         a, b = topology.geoms[pair.a], topology.geoms[pair.b]
-        groups.setdefault((a.shape, b.shape, b.stop - b.start), []).append(i)
-    return tuple((key[:2], tuple(rows)) for key, rows in groups.items())
+        groups.setdefault((kinds(a, b), a.stop - a.start, b.stop - b.start), []).append(i)
+    return tuple((key[0], tuple(rows)) for key, rows in groups.items())
 
 
 @lru_cache(maxsize=256)
@@ -31,11 +31,12 @@ def candidates(topology: Topology) -> tuple[int, ...]:
     found: list[int] = []
     number = jax.ShapeDtypeStruct((), jnp.float32)
     for shapes, rows in _groups(topology):
-        b = topology.geoms[topology.pairs[rows[0]].b]
+        pair = topology.pairs[rows[0]]
+        spans = [g.stop - g.start for g in (topology.geoms[pair.a], topology.geoms[pair.b])]
 
-        def touch(x: Array, shapes: tuple[str, str] = shapes, count: int = b.stop - b.start) -> Touch:
+        def touch(x: Array, shapes: tuple[str, str] = shapes, spans: list[int] = spans) -> Touch:
             at = Placed(jnp.full(3, x), jnp.full((3, 3), x), jnp.full(3, x))
-            return NARROW_PHASE[shapes](at, at._replace(vertices=jnp.full((count, 3), x) if shapes[1] == "mesh" else None))
+            return NARROW_PHASE[shapes](*(at._replace(vertices=jnp.full((n, 3), x) if n else None) for n in spans))
 
         count = jax.eval_shape(touch, number).distance.shape[0]
         found += [i for i in rows for _ in range(count)]
@@ -59,11 +60,9 @@ def detect(model: Model, kin: Kinematics) -> Contacts:
     for shapes, rows in _groups(t):
         a = np.array([t.pairs[i].a for i in rows])
         b = np.array([t.pairs[i].b for i in rows])
-        vertices = None
-        if shapes[1] == "mesh":
-            vertices = model.geoms.vertices[np.stack([np.arange(t.geoms[g].start, t.geoms[g].stop) for g in b])]
-        first = Placed(take(geom_pos, a), take(geom_rot, a), take(model.geoms.size, a))
-        second = Placed(take(geom_pos, b), take(geom_rot, b), take(model.geoms.size, b), vertices)
+        first, second = (
+            Placed(take(geom_pos, g), take(geom_rot, g), take(model.geoms.size, g), _vertices(model, g)) for g in (a, b)
+        )
         touch = jax.vmap(NARROW_PHASE[shapes])(first, second)
         count = touch.distance.shape[1]
         found.append(Touch(*(x.reshape(-1, *x.shape[2:]) for x in touch)))
@@ -82,3 +81,9 @@ def detect(model: Model, kin: Kinematics) -> Contacts:
         pair=np.array(index, INDEX),
         frictional=np.array([t.pairs[i].frictional for i in index], bool),
     )
+
+
+def _vertices(model: Model, geoms: np.ndarray) -> Array | None:
+    """Vertices of meshes that have equally many; None where they are no meshes."""
+    spans = [(model.topology.geoms[g].start, model.topology.geoms[g].stop) for g in geoms]
+    return model.geoms.vertices[np.stack([np.arange(*span) for span in spans])] if spans[0][0] < spans[0][1] else None

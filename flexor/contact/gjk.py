@@ -33,7 +33,7 @@ class _Simplex(NamedTuple):
     corners: Array
     points: Array
     going: Array
-    count: Array
+    turns: Array
 
 
 def nearest(support: Support, start: Array, tolerance: Array, enough: Array, most: int) -> Nearest:
@@ -50,19 +50,20 @@ def nearest(support: Support, start: Array, tolerance: Array, enough: Array, mos
         v, point, corners, points, inside = _closest(w, a, s.corners, s.points)
         better = ~close & (dot(v, v) < dot(s.v, s.v))
         going = better & ~inside & (dot(v, v) > enough * enough)
-        kept = _Simplex(v, point, corners, points, going, s.count + 1)
-        return _Simplex(*(jnp.where(better, x, y) for x, y in zip(kept[:4], s[:4], strict=True)), going, s.count + 1)
+        new = _Simplex(v, point, corners, points, going, s.turns + 1)
+        kept = [jnp.where(better, x, y) for x, y in zip(new[:4], s[:4], strict=True)]
+        return _Simplex(kept[0], kept[1], kept[2], kept[3], going, s.turns + 1)
 
     first = _Simplex(
         w, a, jnp.broadcast_to(w, (3, 3)), jnp.broadcast_to(a, (3, 3)), dot(w, w) > enough * enough, jnp.zeros((), int)
     )
-    s = lax.while_loop(lambda s: s.going & (s.count < most), turn, first)
+    s = lax.while_loop(lambda s: s.going & (s.turns < most), turn, first)
     return Nearest(s.v, s.point)
 
 
 def _closest(w: Array, a: Array, corners: Array, points: Array) -> tuple[Array, Array, Array, Array, Array]:
-    """The point nearest to the origin of the tetrahedron of w and three corners, if it is on a face at w: the point, what it is on
-    A, the corners that span it, and whether the tetrahedron holds the origin."""
+    """The point nearest to the origin of the tetrahedron of w and three corners, if it is on a face at w: the point, what it is
+    on A, the corners that span it, and whether the tetrahedron holds the origin."""
     tiny, eps = jnp.finfo(w.dtype).tiny, jnp.finfo(w.dtype).eps
     one = jnp.ones((), w.dtype)
     edges, arms = corners - w[None], points - a[None]

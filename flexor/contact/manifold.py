@@ -42,9 +42,8 @@ def four_points(
     """
     frame = jnp.stack([*tangents(normal), normal])
     corners = _overlap(first, second, frame, middle, size)
-    rows = _spanning(corners, size)
     own = jnp.concatenate([jnp.zeros(2, distance.dtype), jnp.stack([-distance / 2, distance])])
-    rows, valid = _with_deepest(rows, corners, own, close)
+    rows, valid = _with_deepest(*_spanning(corners, size), own, close)
     place, height, gap = rows[:, :2], rows[:, 2], rows[:, 3]
     out = jnp.concatenate([place, (height + gap / 2)[:, None]], axis=1)
     points = middle[None] + jnp.sum(out[:, :, None] * frame[None], axis=1)
@@ -53,7 +52,8 @@ def four_points(
 
 def _overlap(first: Feature, second: Feature, frame: Array, middle: Array, size: Array) -> Corners:
     """All corners of the overlap: four and four corners, sixteen crossings."""
-    (p, P, m), (q, Q, k) = (_seen(f, frame, middle, size) for f in (first, Feature(*(x[::-1] for x in second[:2]), second[2])))
+    second = Feature(second.corners[::-1], second.outward[::-1], second.normal)
+    (p, P, m), (q, Q, k) = (_seen(f, frame, middle, size) for f in (first, second))
     onto_q, onto_p = _height(q[0], k, p), _height(p[0], m, q)
     own = Corners(p[:, :2], p[:, 2], onto_q - p[:, 2], _inside(p[:, :2], Q))
     other = Corners(q[:, :2], onto_p, q[:, 2] - onto_p, _inside(q[:, :2], P))
@@ -127,10 +127,9 @@ def _spanning(corners: Corners, size: Array) -> tuple[Array, Array]:
 
 
 def _with_deepest(
-    rows: tuple[Array, Array], corners: Corners, own: Array, close: Array
+    table: Float[Array, "4 4"], valid: Bool[Array, " 4"], own: Float[Array, " 4"], close: Array
 ) -> tuple[Float[Array, "4 4"], Bool[Array, " 4"]]:
     """The rows with the separation's own in place of the one least needed, where it is deeper than all."""
-    table, valid = rows
     deeper = own[3] < jnp.min(jnp.where(valid, table[:, 3], jnp.inf)) - close
     least = jnp.argmax(jnp.where(valid, table[:, 3], jnp.inf))
     here = deeper & (jnp.arange(4) == least)

@@ -1,14 +1,19 @@
 """Narrow phase: distance, normal and surface points of two shapes. World axes; the normal points from the first to the second.
 
-Every function takes (pos, rot, size) of its two shapes and returns `Touch` with one row for each candidate. Signed
-distances are exact outside and inside the shapes named here; derivatives are finite everywhere.
+Every function takes its two shapes as `Placed` and returns `Touch` with one row for each candidate. Signed distances are exact
+outside and inside the shapes named here; derivatives are finite everywhere. Pairs without a closed form are those of `convex.py`.
 """
+
+from collections.abc import Callable
 
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array
 
+from flexor.contact.convex import convex_pair
 from flexor.contact.placed import Placed, Touch
+from flexor.contact.support import unit
+from flexor.model.topology import SHAPES, Geom
 from flexor.spatial import dot, rotate
 
 _CORNERS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], dtype=float)
@@ -218,16 +223,30 @@ def _polygon_distance(corners: Array, p: Array) -> tuple[Array, Array]:
     return jnp.where(on_face, height[face], sign * length), normal
 
 
-NARROW_PHASE = {
+def plane_ellipsoid(plane: Placed, ellipsoid: Placed) -> Touch:
+    """The point of the ellipsoid farthest against the plane's normal."""
+    deepest = ellipsoid.size * unit(ellipsoid.size * rotate(ellipsoid.rot.T, -plane.rot[:, 2]))
+    return _balls_on_plane(plane, (ellipsoid.pos + rotate(ellipsoid.rot, deepest))[None], 0.0)
+
+
+NARROW_PHASE: dict[tuple[str, str], Callable[[Placed, Placed], Touch]] = {
+    **{(a, b): convex_pair(a, b) for i, a in enumerate(SHAPES[1:], start=1) for b in SHAPES[i:]},
     ("plane", "sphere"): plane_sphere,
     ("plane", "capsule"): plane_capsule,
     ("plane", "box"): plane_box,
     ("plane", "cylinder"): plane_cylinder,
+    ("plane", "ellipsoid"): plane_ellipsoid,
     ("plane", "mesh"): plane_mesh,
     ("sphere", "sphere"): sphere_sphere,
     ("sphere", "capsule"): sphere_capsule,
     ("capsule", "capsule"): capsule_capsule,
     ("sphere", "box"): sphere_box,
     ("capsule", "box"): capsule_box,
-    ("sphere", "mesh"): sphere_prism,
+    ("sphere", "prism"): sphere_prism,
 }
+
+
+def kinds(a: Geom, b: Geom) -> tuple[str, str]:
+    """The key of two geoms in `NARROW_PHASE`: their shapes, but a ball against a prism has a way of its own, since the prism's
+    outline need not be convex."""
+    return ("sphere", "prism") if a.shape == "sphere" and b.outline else (a.shape, b.shape)

@@ -67,7 +67,7 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
     pairs = _checked_pairs(d, collision_pairs(d, self_collision=self_collision))
     geoms = _resolved_geoms(d, pairs)
     shapes = {g.name: g for g in geoms}
-    pairs = [p for p in pairs if _prism_or_refused(d, shapes, p)]
+    pairs = [p for p in pairs if _convex_or_refused(d, shapes, p)]
     topology = _topology(d, geoms, pairs)
     tables = {
         "bodies": _columns(d.bodies, "pos", "quat", "mass", "com", "inertia", "gravcomp"),
@@ -336,11 +336,23 @@ def _resolve_mesh(d: Description, g: GeomSpec) -> bool:
     return len(g.vertices) < len(corners)
 
 
-def _prism_or_refused(d: Description, geom: dict[str, GeomSpec], p: PairSpec) -> bool:
-    if (geom[p.a].shape, geom[p.b].shape) == ("sphere", "mesh") and not geom[p.b].outline:
-        d.refuse("sphere-mesh", f"sphere '{p.a}' may touch mesh '{p.b}', which is not a prism, the only mesh it can touch")
+def _convex_or_refused(d: Description, geom: dict[str, GeomSpec], p: PairSpec) -> bool:
+    """Whether a pair's meshes are convex; a prism that is not may touch planes and spheres."""
+    a, b = geom[p.a], geom[p.b]
+    dented = [g for g in (a, b) if g.outline and not _convex_outline(np.asarray(g.vertices)[: g.outline, :2])]
+    if dented and a.shape not in ("plane", "sphere"):
+        kind = f"{a.shape}-{b.shape}"
+        d.refuse(kind, f"geoms '{a.name}' and '{b.name}' may touch, but prism '{dented[0].name}' is not convex")
         return False
     return True
+
+
+def _convex_outline(outline: np.ndarray) -> bool:
+    """Whether a polygon, counter-clockwise, is convex to rounding."""
+    edges = np.roll(outline, -1, axis=0) - outline
+    following = np.roll(edges, -1, axis=0)
+    area = edges[:, 0] * following[:, 1] - edges[:, 1] * following[:, 0]
+    return bool(area.min() > -1e-9 * np.ptp(outline) ** 2)
 
 
 def _override(

@@ -7,12 +7,8 @@ import numpy as np
 from flexor.model.description import Description, GeomSpec, PairSpec, static_bodies
 from flexor.model.topology import SHAPES
 
-SUPPORTED = frozenset(
-    [("plane", s) for s in ("sphere", "capsule", "box", "cylinder", "mesh")]
-    + [("sphere", s) for s in ("sphere", "capsule", "box", "mesh")]
-    + [("capsule", "capsule"), ("capsule", "box")]
-)
-"""Pairs of shapes with a contact detector; a mesh that meets a sphere must be a prism."""
+SUPPORTED = frozenset((a, b) for i, a in enumerate(SHAPES) for b in SHAPES[i:] if b != "plane")
+"""Pairs of shapes with a contact detector: all but two planes. A mesh is its convex hull."""
 _RANK = {s: i for i, s in enumerate(SHAPES)}
 
 
@@ -89,18 +85,12 @@ def _in_order(pair: PairSpec, geom: dict[str, GeomSpec]) -> PairSpec:
 
 
 def _supported(d: Description, a: GeomSpec, b: GeomSpec) -> bool:
-    """Whether the pair is kept; raises for one that no detector handles and that is not ignored."""
+    """Whether the pair is kept; raises about a shape that no detector handles and that is not ignored."""
     for g in (a, b):
         if g.shape not in SHAPES:
             d.refuse(g.shape, f"geom '{g.name}' is {_article(g.shape)}, which flexor cannot collide")
             return False
-    if (a.shape, b.shape) == ("plane", "plane"):
-        return False
-    if (a.shape, b.shape) not in SUPPORTED:
-        kind = f"{a.shape}-{b.shape}"
-        d.refuse(kind, f"geoms '{a.name}' and '{b.name}' may touch, but flexor has no {kind} contact")
-        return False
-    return True
+    return (a.shape, b.shape) in SUPPORTED and not {f"{a.shape}-{b.shape}", a.shape, b.shape} & d.ignore
 
 
 def _article(noun: str) -> str:

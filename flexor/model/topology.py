@@ -15,7 +15,7 @@ JOINT_NV = {"hinge": 1, "slide": 1, "ball": 3, "free": 6}
 # The type of index arrays. NumPy's int64 would be another type in each of JAX's precisions, and jaxlib keeps the converted
 # array of an object that lives on (a cached property, a constant of a module) whatever the precision is by then.
 INDEX = np.dtype("int32")
-SHAPES = ("plane", "sphere", "capsule", "box", "cylinder", "mesh")
+SHAPES = ("plane", "sphere", "capsule", "box", "cylinder", "ellipsoid", "mesh")
 
 
 @dataclass(frozen=True)

@@ -94,5 +94,6 @@ def _corners(shape: dict[str, Any]) -> np.ndarray:
     if shape["shape"] == "mesh":
         return np.asarray(shape["vertices"], float)
     a, b, c = shape["size"]
-    half = {"sphere": (a, a, a), "capsule": (a, a, a + b), "cylinder": (a, a, b), "box": (a, b, c)}[shape["shape"]]
+    round_shapes = {"sphere": (a, a, a), "capsule": (a, a, a + b), "cylinder": (a, a, b)}
+    half = round_shapes.get(shape["shape"], (a, b, c))  # a box, or an ellipsoid
     return np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)]) * half

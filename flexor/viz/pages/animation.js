@@ -67,6 +67,10 @@
     if (s.shape === "capsule") return capsule(a, b);
     if (s.shape === "cylinder") return revolve([[a, -b], [a, b]], 18);
     if (s.shape === "box") return box(s.size);
+    if (s.shape === "ellipsoid") {
+      const { vertices, faces } = capsule(1, 0);
+      return { vertices: vertices.map((v) => v.map((x, i) => x * s.size[i])), faces };
+    }
     if (s.shape === "mesh") return { vertices: s.vertices, faces: s.faces };
     return null;
   }
