@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 from flexor.contact.contact import Instant
 from flexor.contact.contacts import Contacts
 from flexor.contact.detect import placed_geoms
-from flexor.contact.shapes import NARROW_PHASE, Placed, Touch
+from flexor.contact.shapes import NARROW_PHASE, Placed, Touch, kinds
 from flexor.dynamics import body_poses, body_velocities
 from flexor.model.model import Model
 from flexor.model.topology import INDEX, Topology
@@ -129,16 +129,15 @@ def _listed(model: Model, pool: _Pool, row: Array, places: Int[Array, " most"], 
 
 @lru_cache(maxsize=256)
 def _groups(t: Topology) -> tuple[_Group, ...]:
-    groups: dict[tuple[str, str, int], list[int]] = {}
+    groups: dict[tuple[tuple[str, str], int], list[int]] = {}
     for i, pair in enumerate(t.pairs):
         a, b = t.geoms[pair.a], t.geoms[pair.b]
-        prism = b.stop - b.start if (a.shape, b.shape) == ("sphere", "mesh") else 0
-        groups.setdefault((a.shape, b.shape, prism), []).append(i)
+        groups.setdefault((kinds(a, b), b.outline if kinds(a, b)[1] == "prism" else 0), []).append(i)
     found = []
-    for (first, second, _), rows in groups.items():
+    for (shapes, _), rows in groups.items():
         counts = [[t.geoms[g].stop - t.geoms[g].start for g in (t.pairs[i].a, t.pairs[i].b)] for i in rows]
         most = np.max(counts, axis=0).tolist()
-        found.append(_Group((first, second), np.array(rows, INDEX), (most[0], most[1])))
+        found.append(_Group(shapes, np.array(rows, INDEX), (most[0], most[1])))
     return tuple(found)
 
 
@@ -161,10 +160,10 @@ def _bounds(now: Instant, velocity: Float[Array, " nv"]) -> _Bounds:
 
 
 def _vertex_rows(t: Topology, geoms: np.ndarray, count: int | None = None) -> np.ndarray:
-    """Numbers of the vertices of meshes, the last of each repeated where it has fewer than `count`."""
+    """Numbers of the vertices of meshes, all over again where one has fewer than `count`."""
     spans = [(t.geoms[g].start, t.geoms[g].stop) for g in geoms]
     count = max(stop - start for start, stop in spans) if count is None else count
-    return np.array([np.minimum(start + np.arange(count), stop - 1) for start, stop in spans], INDEX)
+    return np.array([start + np.arange(count) % (stop - start) for start, stop in spans], INDEX)
 
 
 def _separation(s: _Bounds, shapes: tuple[str, str], a: Array, b: Array) -> Float[Array, ""]:
@@ -255,7 +254,7 @@ def _placer(now: Instant, group: _Group, sides: list[np.ndarray]) -> Callable[[A
     shapes = stored((*placed_geoms(model, kin), model.geoms.size))
     vertices = stored(model.geoms.vertices)
     rows = [
-        stored(jnp.asarray(_vertex_rows(model.topology, side, count))) if shape == "mesh" else None
+        stored(jnp.asarray(_vertex_rows(model.topology, side, count))) if shape in ("mesh", "prism") else None
         for shape, side, count in zip(group.shapes, sides, group.vertices, strict=True)
     ]
 
