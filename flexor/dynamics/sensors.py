@@ -201,7 +201,8 @@ def _subtree_angmom(now: Moment, sensor: Sensor) -> Array:
     turning = take(body_velocities(now.model, now.kin, now.qd), rows)[:, :3]
     own = rotate(jnp.swapaxes(rot, -1, -2), turning)
     spin = rotate(rot, matvec(inertia_matrix(take(now.model.bodies.inertia, rows)), own))
-    arm, relative = com - mass @ com / jnp.sum(mass), velocity - mass @ velocity / jnp.sum(mass)
+    share = mass / jnp.sum(mass)
+    arm, relative = com - (share @ com)[None], velocity - (share @ velocity)[None]
     return jnp.sum(spin + mass[:, None] * cross(arm, relative), axis=0)
 
 

@@ -151,7 +151,7 @@ def test_gradients_reach_the_numbers_of_muscles_and_filters():
     def final(values):
         own = fx.Simulator(fx.replace(model, dict(zip(names, values, strict=True))), dt=0.002, simd=True)
         traj = own.rollout(start, jnp.tile(jnp.array([[0.2, 0.1, 0.8, 0.5]]), (10, 1)))
-        return jnp.sum(traj.qd[-1] * jnp.arange(1, model.nv + 1))
+        return jnp.sum(traj.qd[-1] * jnp.arange(1.0, model.nv + 1))
 
     slope, step = jax.grad(final)(values), 1e-6
     for i in range(len(names)):

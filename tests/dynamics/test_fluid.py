@@ -82,7 +82,7 @@ def test_derivatives_are_finite_at_rest_and_right_in_motion(shape):
     @jax.jit
     def total(values, qd):
         own = fx.replace(model, dict(zip(names, (values[0], values[1], values[2:]), strict=True)))
-        return jnp.sum(generalised(own, model.reference, qd) * jnp.arange(1, model.nv + 1))
+        return jnp.sum(generalised(own, model.reference, qd) * jnp.arange(1.0, model.nv + 1))
 
     values = jnp.concatenate([jnp.array([900.0, 0.2]), fx.parameters(model)[names[2]]])
     slope = jax.jit(jax.grad(total, argnums=(0, 1)))

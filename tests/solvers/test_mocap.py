@@ -57,7 +57,7 @@ def test_a_lifted_plate_carries_a_ball():
     text = """<mujoco><worldbody><body name="plate" mocap="true"><geom name="p" type="plane" size="1 1 1"/></body>
     <body name="ball" pos="0 0 0.1"><freejoint/><geom size="0.1" mass="1"/></body></worldbody></mujoco>"""
     sim = fx.Simulator(fx.load(text), dt=0.002)
-    height = 1e-4 * jnp.arange(1, 501)
+    height = 1e-4 * jnp.arange(1.0, 501)
     place = jnp.zeros((500, 1, 3)).at[:, 0, 2].set(height)
     traj = sim.rollout(sim.reset(), fx.Control(mocap_pos=place))
     # MuJoCo's mocap bodies have no velocity: the plate pushes by its overlap alone, of which a fifth goes in a step
@@ -66,7 +66,7 @@ def test_a_lifted_plate_carries_a_ball():
 
 def test_gradients_reach_the_poses(sim):
     def final(x):
-        pos = jnp.zeros((20, 2, 3)).at[:, 0, 0].set(x * jnp.arange(20) ** 2)
+        pos = jnp.zeros((20, 2, 3)).at[:, 0, 0].set(x * jnp.arange(20.0) ** 2)
         return sim.rollout(sim.reset(), fx.Control(mocap_pos=pos)).qd[-1, 1]
 
     # the handle has no velocity: the pendulum hangs from a point that is elsewhere in every step, so that places do not matter
