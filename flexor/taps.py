@@ -59,7 +59,7 @@ TAPS: dict[str, Tap] = {
     "contact.friction_force": Tap("ncon 2", "N", "force on b along the two tangents", mean=True),
     "joint.limit_force": Tap("nv", "N m, N", "force of the joint limits", mean=True),
     "joint.friction_force": Tap("nv", "N m, N", "dry friction in the joints", mean=True),
-    "joint.equality_force": Tap("nv", "N m, N", "force of equalities between joints, where the model has any", mean=True),
+    "joint.equality_force": Tap("nv", "N m, N", "force of equalities and loops, where the model has any", mean=True),
     "joint.acceleration": Tap("nv", "rad/s2, m/s2", "acceleration before integration and before contact impulses"),
 }
 

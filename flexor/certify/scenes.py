@@ -10,7 +10,8 @@ import numpy as np
 from jaxtyping import Array
 
 from flexor.contact import contact_jacobian, detect
-from flexor.contact.equality import violation
+from flexor.contact.contact import Instant
+from flexor.contact.equality import ties
 from flexor.dynamics import crba, forward_kinematics, integrate
 from flexor.model.model import Model
 
@@ -68,11 +69,18 @@ def _configuration(model: Model, rng: np.random.Generator) -> Array:
 
 
 def _moved(model: Model, q: Array, displacement: np.ndarray) -> Array:
-    """q after a displacement, joints that are tied to others brought back to where these want them, but for `SLACK`."""
-    q, equalities = integrate(model, q, jnp.asarray(displacement)), model.topology.equalities
-    tied = model.topology.q_start[np.array([e.first for e in equalities], int)]
-    for _ in equalities:  # a joint may be tied to one that is tied itself
-        q = q.at[tied].add(SLACK - violation(model, q)[0])
+    """q after a displacement, brought back to where equalities and loops hold, but for `SLACK`, by Gauss-Newton steps."""
+    q = integrate(model, q, jnp.asarray(displacement))
+    if not model.topology.equalities and not model.topology.loops:
+        return q
+
+    @jax.jit
+    def correct(q: Array) -> Array:
+        tied = ties(Instant(model, forward_kinematics(model, q), q, jnp.zeros(model.nv)))
+        return integrate(model, q, jnp.linalg.pinv(tied.J, rtol=1e-9) @ (SLACK - tied.gap))
+
+    for _ in range(20):
+        q = correct(q)
     return q
 
 

@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 from flexor.contact.contact import AbstractContact, Instant, Loads
 from flexor.contact.contacts import Contacts, contact_jacobian, tapped
 from flexor.contact.detect import candidates, detect
-from flexor.contact.equality import violation
+from flexor.contact.equality import ties
 from flexor.contact.friction import AbstractFriction, BrownMcPhee
 from flexor.contact.near import near_contacts
 from flexor.dynamics import Kinematics, tendon_jacobian, tendon_lengths
@@ -32,10 +32,10 @@ class Penalty(AbstractContact):
         return ()
 
     def forces(self, now: Instant) -> Loads:
-        model, kin, q, qd = now
+        model, kin, _, qd = now
         joints = self.limit_force(now) + self.friction_force(now)
-        if model.topology.equalities:
-            joints = joints + self.equality_force(model, q, qd)
+        if model.topology.equalities or model.topology.loops:
+            joints = joints + self.equality_force(now)
         many = len(candidates(model.topology)) > self.most
         contacts = near_contacts(now, qd, jnp.zeros((), qd.dtype), self.most).contacts if many else detect(model, kin)
         return Loads(joints + self.contact_force(model, kin, contacts, qd))
@@ -79,11 +79,10 @@ class Penalty(AbstractContact):
             force = force + (up - _stop(high, rate, table.limit_stiffness, table.limit_damping)) @ J
         return tap("joint.limit_force", force)
 
-    def equality_force(self, model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"]) -> Float[Array, " nv"]:
-        """-J^T (k r + d J qd) of equalities violated by r."""
-        r, J = violation(model, q)
-        table = model.equalities
-        return tap("joint.equality_force", -(table.stiffness * r + table.damping * matvec(J, qd)) @ J)
+    def equality_force(self, now: Instant) -> Float[Array, " nv"]:
+        """-J^T (k r + d J qd) of equalities and loops violated by r."""
+        r, J, stiffness, damping, _, _ = ties(now)
+        return tap("joint.equality_force", -(stiffness * r + damping * matvec(J, now.qd)) @ J)
 
     def friction_force(self, now: Instant) -> Float[Array, " nv"]:
         """Dry friction in joints and tendons, smoothed at rest."""

@@ -6,8 +6,9 @@ is between them the velocity obeys
     J u + cfm y = w.
 
 A *unilateral* row keeps a gap from closing: 0 <= y, and w is given by the gap, its restitution and the time of impact, as for
-contacts. A *bilateral* row keeps its gap at zero, w = -baumgarte gap / h: an equality without bounds, or dry friction, which
-has bounds -h loss <= y <= h loss and no gap. Contacts are the same with three directions and a cone in place of bounds.
+contacts. A *bilateral* row keeps its gap at zero, w = -baumgarte gap / h: an equality or a loop without bounds, or dry
+friction, which has bounds -h loss <= y <= h loss and no gap. Contacts are the same with three directions and a cone in place of
+bounds.
 
 Every source of rows fills a `Rows`; `joint_rows` joins them. The solver knows nothing of where they come from.
 """
@@ -20,7 +21,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from flexor.contact.contact import Instant
-from flexor.contact.equality import violation
+from flexor.contact.equality import tie_count, ties
 from flexor.contact.problem import Bounded, visit_rows
 from flexor.dynamics.crba import inverse_times
 from flexor.dynamics.tendons import tendon_jacobian, tendon_lengths
@@ -49,10 +50,10 @@ class Rows(NamedTuple):
 
 def row_slices(t: Topology) -> dict[str, slice]:
     """The places of the rows in their order, by kind: limits (lower, then upper ends) and dry friction, each of joints and then
-    of tendons, equalities if any."""
+    of tendons, equalities and loops if any."""
     counts = {"limit": 2 * len(t.limited) + 2 * len(t.limited_tendons), "friction": len(t.dry) + len(t.dry_tendons)}
-    if t.equalities:
-        counts["equality"] = len(t.equalities)
+    if t.equalities or t.loops:
+        counts["equality"] = tie_count(t)
     ends = np.cumsum([0, *counts.values()]).tolist()
     return {kind: slice(ends[i], ends[i + 1]) for i, kind in enumerate(counts)}
 
@@ -64,7 +65,7 @@ def joint_rows(now: Instant, dt: Float[Array, ""]) -> Rows:
     parts += [_tendon_limit_rows(now)] if len(t.limited_tendons) else []
     parts += [_friction_rows(now, dt)]
     parts += [_tendon_friction_rows(now, dt)] if len(t.dry_tendons) else []
-    parts += [_equality_rows(now)] if t.equalities else []
+    parts += [_equality_rows(now)] if t.equalities or t.loops else []
     return _joined(*parts)
 
 
@@ -75,7 +76,7 @@ def row_sources(t: Topology) -> tuple[str, ...]:
         "limits of tendon": [t.tendons[i].name for i in t.limited_tendons],
         "dry friction in joint": list(dict.fromkeys(t.joints[j].name for j in t.dof_joint[t.dry])),
         "dry friction in tendon": [t.tendons[i].name for i in t.dry_tendons],
-        "equality": [e.name for e in t.equalities],
+        "equality": [*(e.name for e in t.equalities), *(x.name for x in t.loops)],
     }
     return tuple(f"{what} '{n[0]}'" + (f" and {len(n) - 1} more" if n[1:] else "") for what, n in names.items() if n)
 
@@ -128,11 +129,11 @@ def _tendon_friction_rows(now: Instant, dt: Array) -> Rows:
 
 
 def _equality_rows(now: Instant) -> Rows:
-    """Coordinates tied together."""
-    table, n = now.model.equalities, len(now.model.topology.equalities)
-    gap, J = violation(now.model, now.q)
+    """Coordinates tied together, and bodies held together."""
+    gap, J, _, _, cfm, baumgarte = ties(now)
+    n = len(gap)
     endless, zero = jnp.full(n, jnp.inf, gap.dtype), jnp.zeros(n, gap.dtype)
-    return Rows(J, gap, -endless, endless, table.cfm, table.baumgarte, zero, np.zeros(n, bool), np.arange(n))
+    return Rows(J, gap, -endless, endless, cfm, baumgarte, zero, np.zeros(n, bool), np.arange(n))
 
 
 def _joined(*parts: Rows) -> Rows:

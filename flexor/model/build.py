@@ -7,6 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from flexor.model.build_actuators import actuator_tables, actuator_topology
+from flexor.model.build_equalities import (
+    check_equality,
+    check_loop,
+    equality_table,
+    equality_topology,
+    loop_table,
+    loop_topology,
+)
 from flexor.model.build_fluid import fluid_tables, fluid_topology
 from flexor.model.build_sensors import sensor_table, sensor_topology
 from flexor.model.build_tendons import check_tendon, tendon_table, tendon_topology
@@ -14,7 +22,6 @@ from flexor.model.description import (
     WORLD,
     BodySpec,
     Description,
-    EqualitySpec,
     GeomSpec,
     JointSpec,
     PairSpec,
@@ -31,6 +38,7 @@ from flexor.model.model import (
     FluidShapes,
     Geoms,
     Joints,
+    Loops,
     Media,
     Model,
     Muscles,
@@ -41,7 +49,7 @@ from flexor.model.model import (
     Transmissions,
 )
 from flexor.model.pairs import collision_pairs
-from flexor.model.topology import JOINT_NQ, SHAPES, Equality, Geom, Joint, Pair, Site, Topology
+from flexor.model.topology import JOINT_NQ, SHAPES, Geom, Joint, Pair, Site, Topology
 
 REST_DEPTH = 5e-3  # m: how deep a robot's whole weight presses one contact, which sets the default stiffness
 LIMIT_TIME = 0.02  # s: time constant of a joint limit or an equality, MuJoCo's default
@@ -55,13 +63,16 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
     Defaults of contacts: Hunt-Crossley stiffness k = m g / depth^1.5 with the mass m of the lighter of the two kinematic
     trees and depth 5 mm, CFM 1e-4 / m with the mass m of the lighter of the two bodies. Defaults of joint limits:
     k = I / T^2, d = 2 I / T, critically damped with T = 0.02 s, for the joint-space inertia I at the reference configuration;
-    CFM 1e-6 / I. Defaults of equalities: the same with 1 / I = 1 / I1 + c1^2 / I2 of the two joints.
+    CFM 1e-6 / I. Defaults of equalities: the same with 1 / I = 1 / I1 + c1^2 / I2 of the two joints; of tendons
+    and loops, with the responses that their readers give.
     """
     d = description
     _check_tree(d)
     _leave_out(d)
     for e in d.equalities:
-        _check_equality(d, e)
+        check_equality(d, e)
+    for x in d.loops:
+        check_loop(d, x)
     for t in d.tendons:
         check_tendon(d, t)
     pairs = _checked_pairs(d, collision_pairs(d, self_collision=self_collision))
@@ -69,6 +80,7 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
     shapes = {g.name: g for g in geoms}
     pairs = [p for p in pairs if _convex_or_refused(d, shapes, p)]
     topology = _topology(d, geoms, pairs)
+    inertia = dict(zip([j.name for j in d.joints], joint_inertia(d), strict=True))
     tables = {
         "bodies": _columns(d.bodies, "pos", "quat", "mass", "com", "inertia", "gravcomp"),
         "joints": _joint_table(d),
@@ -79,8 +91,9 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
         **fluid_tables(d),
         "sensor_frames": sensor_table(d),
         "sites": _columns(d.sites, "pos", "quat"),
-        "equalities": _equality_table(d),
+        "equalities": equality_table(d, inertia, LIMIT_TIME),
         "tendons": tendon_table(d, LIMIT_TIME),
+        "loops": loop_table(d, LIMIT_TIME),
     }
     whole = {
         "gravity": np.array(d.gravity, float),
@@ -92,8 +105,8 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
     rows = [np.asarray(g.vertices) for g in geoms if g.shape == "mesh"]
     tables["geoms"]["vertices"] = np.concatenate(rows) if rows else np.zeros((0, 3))
     kinds = {"bodies": Bodies, "joints": Joints, "geoms": Geoms, "pairs": Pairs, "actuators": Actuators, "sites": Sites,
-             "equalities": Equalities, "tendons": Tendons, "transmissions": Transmissions, "activations": Activations,
-             "muscles": Muscles, "media": Media, "fluid_shapes": FluidShapes,
+             "equalities": Equalities, "tendons": Tendons, "loops": Loops, "transmissions": Transmissions,
+             "activations": Activations, "muscles": Muscles, "media": Media, "fluid_shapes": FluidShapes,
              "sensor_frames": SensorFrames}  # fmt: skip
     dtype = jnp.result_type(float) if dtype is None else dtype
 
@@ -147,9 +160,8 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
         actuators=actuator_topology(d),
         keyframes=tuple(d.keyframes),
         sites=tuple(Site(s.name, body[s.body]) for s in d.sites),
-        equalities=tuple(
-            Equality(e.name, joint[e.first], None if e.second is None else joint[e.second]) for e in d.equalities
-        ),
+        equalities=equality_topology(d, {"joint": joint, "tendon": {x.name: i for i, x in enumerate(d.tendons)}}),
+        loops=loop_topology(d),
         mocap=tuple(i for i, b in enumerate(d.bodies) if b.mocap),
         compensated=tuple(i for i, b in enumerate(d.bodies) if b.compensated or b.gravcomp),
         media=tuple(x.name for x in d.media),
@@ -185,20 +197,6 @@ def _leave_out(d: Description) -> None:
     for j in rows:
         j.range = None if "limit" in d.ignore else j.range
         j.frictionloss, j.dry_friction = (0.0, False) if "frictionloss" in d.ignore else (j.frictionloss, j.dry_friction)
-
-
-def _check_equality(d: Description, e: EqualitySpec) -> None:
-    """Raises about an equality of joints that do not exist, that are no hinges or slides, or that are one and the same."""
-    kinds, where = {j.name: j.kind for j in d.joints}, f"equality '{e.name}'"
-    for name in [e.first] if e.second is None else [e.first, e.second]:
-        if name not in kinds:
-            d.fail(f"{where} names the joint '{name}', which the robot does not have")
-        if kinds[name] not in ("hinge", "slide"):
-            d.fail(f"{where} names the {kinds[name]} joint '{name}'; it can tie hinge and slide joints only")
-    if e.first == e.second:
-        d.fail(f"{where} ties joint '{e.first}' to itself; leave out the second joint to hold it at a constant")
-    if np.shape(e.coefficients) != (5,) or not np.isfinite(e.coefficients).all():
-        d.fail(f"{where} needs five finite coefficients, got {e.coefficients}")
 
 
 def joint_inertia(d: Description) -> np.ndarray:
@@ -245,23 +243,6 @@ def _joint_table(d: Description) -> dict[str, np.ndarray]:
     table["limit_damping"] = 2 * inertia / LIMIT_TIME
     table["limit_cfm"] = 1e-6 / np.where(inertia > 0, inertia, np.inf)
     table["limit_baumgarte"] = np.full(len(d.joints), 0.2)
-    return table
-
-
-def _equality_table(d: Description) -> dict[str, np.ndarray]:
-    table = _columns(d.equalities, "coefficients")
-    inertia = dict(zip([j.name for j in d.joints], joint_inertia(d), strict=True))
-    inverse = {name: 1 / i if i > 0 else 0.0 for name, i in inertia.items()}  # massless joints are reported elsewhere
-    response = np.array(
-        [
-            inverse[e.first] + (np.asarray(e.coefficients)[1] ** 2 * inverse[e.second] if e.second else 0.0)
-            for e in d.equalities
-        ]
-    )
-    table["stiffness"] = 1 / np.where(response > 0, response, np.inf) / LIMIT_TIME**2
-    table["damping"] = 2 / np.where(response > 0, response, np.inf) / LIMIT_TIME
-    table["cfm"] = 1e-6 * response
-    table["baumgarte"] = np.full(len(d.equalities), 0.2)
     return table
 
 
@@ -362,7 +343,7 @@ def _override(
     if not d.overrides:
         return
     singular = {"bodies": "body", "joints": "joint", "geoms": "geom", "pairs": "pair", "actuators": "actuator",
-                "sites": "site", "equalities": "equality", "tendons": "tendon", "transmissions": "transmission",
+                "sites": "site", "equalities": "equality", "tendons": "tendon", "loops": "loop", "transmissions": "transmission",
                 "activations": "activation", "muscles": "muscle", "media": "medium", "fluid_shapes": "fluid",
                 "sensor_frames": "sensor"}  # fmt: skip
     places: dict[str, tuple[np.ndarray, Any]] = {key: (whole[key], slice(None)) for key in ("gravity", "reference", "rest")}

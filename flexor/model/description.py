@@ -169,12 +169,32 @@ class SiteSpec:
 
 @dataclass
 class EqualitySpec:
-    """A coupling of two hinge or slide joints, or one joint held at a constant (`second` is None); see `Equalities`."""
+    """A coupling of two hinge or slide joints, or one joint held at a constant (`second` is None); see `Equalities`. `kind` is
+    joint or tendon; of tendons, `response` is that of the row in 1/kg."""
 
     name: str
     first: str
     second: str | None = None
     coefficients: ArrayLike = (0.0, 1.0, 0.0, 0.0, 0.0)
+    kind: str = "joint"
+    response: float | None = None
+
+
+@dataclass
+class LoopSpec:
+    """Two bodies held together; see `Loops`. The responses are the inverse masses and inertias of both bodies together, in 1/kg
+    and 1/(kg m^2), from which the other parameters are derived."""
+
+    name: str
+    first: str
+    second: str
+    weld: bool = False
+    anchor_a: ArrayLike = (0.0, 0.0, 0.0)
+    anchor_b: ArrayLike = (0.0, 0.0, 0.0)
+    quat: ArrayLike = IDENTITY
+    torquescale: float = 1.0
+    response: float = 1.0
+    rotation_response: float = 1.0
 
 
 @dataclass
@@ -280,6 +300,7 @@ class Description:
     fluid_shapes: list[FluidShapeSpec] = field(default_factory=list)
     sensors: list[SensorSpec] = field(default_factory=list)
     refused_sensors: list[tuple[str, str]] = field(default_factory=list)
+    loops: list[LoopSpec] = field(default_factory=list)
     gravity: ArrayLike = (0.0, 0.0, -9.81)
     keyframes: dict[str, np.ndarray] = field(default_factory=dict)
     overrides: dict[str, np.ndarray] = field(default_factory=dict)

@@ -58,12 +58,14 @@ def default_keys(model: Model) -> dict[str, np.ndarray]:
     pair_names, joint_names = [p.name for p in t.pairs], [j.name for j in t.joints]
     pair_fields = [f for f in model.pairs.__dataclass_fields__ if f not in ("friction", "margin")]
     limit_fields = [f for f in model.joints.__dataclass_fields__ if f.startswith("limit_")]
+    loop_fields = [f for f in model.loops.__dataclass_fields__ if f not in ("anchor_a", "anchor_b", "quat", "torquescale")]
     tendon_fields = [f for f in model.tendons.__dataclass_fields__ if f.startswith("limit_")]
     equality_fields = [f for f in model.equalities.__dataclass_fields__ if f != "coefficients"]
     for kind, table, names, fields in (
         ("pair", model.pairs, pair_names, pair_fields),
         ("joint", model.joints, joint_names, limit_fields),
         ("equality", model.equalities, [e.name for e in t.equalities], equality_fields),
+        ("loop", model.loops, [x.name for x in t.loops], loop_fields),
         ("tendon", model.tendons, [x.name for x in t.tendons], tendon_fields),
     ):
         for field in fields if names else ():

@@ -1,6 +1,6 @@
 """Reads MJCF, which MuJoCo's own compiler parses, from an `MjModel` into a `Description`.
 
-Read: bodies, joints, geoms, sites, pairs, exclusions, actuators (`mjcf_actuators`), equalities of joints that are active,
+Read: bodies, joints, geoms, sites, pairs, exclusions, actuators (`mjcf_actuators`), equalities that are active,
 tendons, gravity, keyframes, and the numeric fields "flexor.<parameter name>". MuJoCo's soft-constraint settings (solref, solimp,
 solmix), solver and integrator settings are not read: flexor has its own contact models. Whatever else would change the motion is
 refused in `mjcf_refusals`.
@@ -14,7 +14,6 @@ from flexor.model.description import (
     WORLD,
     BodySpec,
     Description,
-    EqualitySpec,
     GeomSpec,
     JointSpec,
     PairSpec,
@@ -24,6 +23,7 @@ from flexor.model.description import (
 from flexor.model.extension import FLUID_PREFIX, PREFIX, set_structure
 from flexor.model.frames import matrix_six, quat_matrix
 from flexor.model.mjcf_actuators import read_actuators, reflected
+from flexor.model.mjcf_equalities import read_equalities
 from flexor.model.mjcf_fluid import read_fluid
 from flexor.model.mjcf_refusals import disabled, refuse_unknown_physics
 from flexor.model.mjcf_sensors import read_sensors
@@ -58,7 +58,7 @@ def read_mjcf(
     d.exclusions = [(bodies[s >> 16], bodies[s & 0xFFFF]) for s in m.exclude_signature]
     d.actuators = read_actuators(m, d, names)
     d.sites = [_site(m, s, names) for s in range(m.nsite)]
-    d.equalities = [_equality(m, e, names) for e in range(m.neq) if _ties_joints(m, e, d)]
+    read_equalities(m, d, names)
     d.tendons = read_tendons(m, d, names)
     read_fluid(m, d, names)
     read_sensors(m, d, names)
@@ -220,21 +220,6 @@ def _pair(m: mujoco.MjModel, p: int, names: _Names, d: Description) -> PairSpec:
     if first != second and m.pair_dim[p] > 1:
         d.refuse("anisotropic", f"pair '{a}' and '{b}' has friction {first} and {second} in its two directions")
     return PairSpec(a, b, float(first), int(m.pair_dim[p]), float(m.pair_margin[p]))
-
-
-def _ties_joints(m: mujoco.MjModel, e: int, d: Description) -> bool:
-    off = disabled(m, "EQUALITY", "CONSTRAINT") or not m.eq_active0[e] or "equality" in d.ignore
-    return not off and int(m.eq_type[e]) == int(mujoco.mjtEq.mjEQ_JOINT)
-
-
-def _equality(m: mujoco.MjModel, e: int, names: _Names) -> EqualitySpec:
-    first, second = int(m.eq_obj1id[e]), int(m.eq_obj2id[e])
-    coefficients = m.eq_data[e, :5].copy()
-    if second < 0:  # then the others say nothing
-        coefficients[1:] = 0
-    return EqualitySpec(
-        names["equality"][e], names["joint"][first], None if second < 0 else names["joint"][second], coefficients
-    )
 
 
 def _read_extension(m: mujoco.MjModel, d: Description) -> None:

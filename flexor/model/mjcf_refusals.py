@@ -81,8 +81,8 @@ def _refuse_geoms(m: mujoco.MjModel, d: Description, names: Names) -> None:
 def _refuse_couplings(m: mujoco.MjModel, d: Description, names: Names) -> None:
     for i, name in enumerate(names["equality"]):
         active = m.eq_active0[i] and not disabled(m, "EQUALITY", "CONSTRAINT")
-        if active and int(m.eq_type[i]) != int(mujoco.mjtEq.mjEQ_JOINT):
+        if active and int(m.eq_type[i]) > int(mujoco.mjtEq.mjEQ_TENDON):
             kind = mujoco.mjtEq(int(m.eq_type[i])).name.removeprefix("mjEQ_").lower()
-            d.refuse("equality", f"equality constraint '{name}' is of type {kind}; flexor has those between joints")
+            d.refuse("equality", f"equality constraint '{name}' is of type {kind}; flexor has none of deformable bodies")
     for name in names["flex"]:
         d.refuse("flex", f"flex '{name}' is a deformable body")

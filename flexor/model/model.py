@@ -143,7 +143,8 @@ class Sites(eqx.Module):
 
 class Equalities(eqx.Module):
     """Coordinates tied together: q1 - ref1 = c0 + c1 x + c2 x^2 + c3 x^3 + c4 x^4 with x = q2 - ref2, the references those of
-    `Model.reference` (MuJoCo's polycoef); or q1 - ref1 = c0 where there is no second joint.
+    `Model.reference` (MuJoCo's polycoef); or q1 - ref1 = c0 where there is no second joint. The same of the lengths of tendons,
+    with `Tendons.reference`.
 
     `cfm` and `baumgarte` serve the NCP, `stiffness` and `damping` the penalty model, as those of the joint limits do.
     """
@@ -153,6 +154,27 @@ class Equalities(eqx.Module):
     damping: Float[Array, " neq"]
     cfm: Float[Array, " neq"]
     baumgarte: Float[Array, " neq"]
+
+
+class Loops(eqx.Module):
+    """Points of two bodies held together: `anchor_a` in the frame of the first, `anchor_b` in that of the second. A weld holds
+    the orientations too: that of the second body is that of the first times `quat`; `torquescale` is the length that an angle of
+    one radian counts for.
+
+    `cfm` and `baumgarte` serve the NCP, `stiffness` and `damping` the penalty model; `rotation_*` those of the angles.
+    """
+
+    anchor_a: Float[Array, "nloop 3"]
+    anchor_b: Float[Array, "nloop 3"]
+    quat: Float[Array, "nloop 4"]
+    torquescale: Float[Array, " nloop"]
+    stiffness: Float[Array, " nloop"]
+    damping: Float[Array, " nloop"]
+    cfm: Float[Array, " nloop"]
+    rotation_stiffness: Float[Array, " nloop"]
+    rotation_damping: Float[Array, " nloop"]
+    rotation_cfm: Float[Array, " nloop"]
+    baumgarte: Float[Array, " nloop"]
 
 
 class Tendons(eqx.Module):
@@ -232,6 +254,7 @@ class Model(Pytree):
     media: Media
     fluid_shapes: FluidShapes
     sensor_frames: SensorFrames
+    loops: Loops
     gravity: Float[Array, "3"]
     reference: Float[Array, " nq"]
     rest: Float[Array, " nq"]

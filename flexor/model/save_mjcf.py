@@ -138,10 +138,19 @@ def _pairs(root: ET.Element, m: Model) -> None:
 
 def _equalities(root: ET.Element, m: Model) -> None:
     t = m.topology
-    if not t.equalities:
+    if not t.equalities and not t.loops:
         return
     group = ET.SubElement(root, "equality")
     for e, polynomial in zip(t.equalities, m.equalities.coefficients, strict=True):
-        other = {} if e.second is None else {"joint2": t.joints[e.second].name}
-        first = {"name": e.name, "joint1": t.joints[e.first].name}
-        ET.SubElement(group, "joint", {**first, **other, "polycoef": number_text(polynomial)})
+        rows = t.joints if e.kind == "joint" else t.tendons
+        other = {} if e.second is None else {f"{e.kind}2": rows[e.second].name}
+        first = {"name": e.name, f"{e.kind}1": rows[e.first].name}
+        ET.SubElement(group, e.kind, {**first, **other, "polycoef": number_text(polynomial)})
+    for i, loop in enumerate(t.loops):
+        ends = {"name": loop.name, "body1": t.bodies[loop.first], "body2": t.bodies[loop.second]}
+        if not loop.weld:
+            ET.SubElement(group, "connect", {**ends, "anchor": number_text(m.loops.anchor_a[i])})
+            continue
+        pose = np.concatenate([m.loops.anchor_a[i], m.loops.quat[i]])
+        numbers = {"anchor": number_text(m.loops.anchor_b[i]), "torquescale": number_text(m.loops.torquescale[i])}
+        ET.SubElement(group, "weld", {**ends, "relpose": number_text(pose), **numbers})

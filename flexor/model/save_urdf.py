@@ -21,6 +21,9 @@ def urdf_text(model: Model, keys: Mapping[str, np.ndarray]) -> str:
     """URDF text of the model, with `keys` in the <flexor> element."""
     m = jax.tree.map(lambda x: np.asarray(x, float), model)
     t = model.topology
+    for what, rows in (("tendon", t.tendons), ("loop", t.loops)):
+        if rows:
+            _fail(m, f"it has the {what} '{rows[0].name}', for which URDF has no place")
     root = ET.Element("robot", name=t.name)
     if t.media:
         _fail(m, "there is a fluid around it")

@@ -101,11 +101,23 @@ class Site:
 
 @dataclass(frozen=True)
 class Equality:
-    """Ties the coordinate of a hinge or slide, `first`, to that of another joint, `second`, or to a constant where it is None."""
+    """Ties the coordinate of a hinge or slide, `first`, to that of another joint, `second`, or to a constant where it is None;
+    or, where `kind` is tendon, the length of a tendon to that of another."""
 
     name: str
     first: int
     second: int | None = None
+    kind: str = "joint"
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Holds a point of body `first` to a point of body `second`, and, as a `weld`, their orientations as well."""
+
+    name: str
+    first: int
+    second: int
+    weld: bool = False
 
 
 @dataclass(frozen=True)
@@ -196,6 +208,7 @@ class Topology:
     sensors: tuple[Sensor, ...] = ()
     refused_sensors: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     tendons: tuple[Tendon, ...] = ()
+    loops: tuple[Loop, ...] = ()
 
     @cached_property
     def nq(self) -> int:

@@ -28,11 +28,11 @@ HEAD, ARRAYS, ROBOT = "simulator.json", "arrays.safetensors", "robot.xml"
 
 _MODULES = {
     "flexor.model.model": (
-        *("Activations", "Actuators", "Bodies", "Equalities", "Geoms", "Joints", "Model", "Muscles", "Pairs", "Sites"),
+        *("Activations", "Actuators", "Bodies", "Equalities", "Geoms", "Joints", "Loops", "Model", "Muscles", "Pairs", "Sites"),
         *("FluidShapes", "Media", "SensorFrames", "Tendons", "Transmissions"),
     ),
     "flexor.model.topology": (
-        *("Actuator", "Equality", "FluidShape", "Geom", "Joint", "Pair", "Sensor", "SensorFrame", "Site"),
+        *("Actuator", "Equality", "FluidShape", "Geom", "Joint", "Loop", "Pair", "Sensor", "SensorFrame", "Site"),
         *("Tendon", "Topology", "Wrap"),
     ),
     "flexor.contact.friction": ("Andersson", "BrownMcPhee", "Hollars", "SmoothedCoulomb"),

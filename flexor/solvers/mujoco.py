@@ -136,4 +136,7 @@ def mujoco_model(model: Model) -> Any:
         raise ValueError(f"MuJoCo refuses '{model.topology.name}': {' '.join(str(error).split())}") from error
     # MuJoCo's compiler derives these, where the model has numbers of its own
     compiled.tendon_length0[:], compiled.tendon_lengthspring[:] = model.tendons.reference, model.tendons.spring_range
+    for i, loop in enumerate(model.topology.loops):
+        a, b = np.asarray(model.loops.anchor_a[i]), np.asarray(model.loops.anchor_b[i])
+        compiled.eq_data[len(model.topology.equalities) + i, :6] = np.concatenate([b, a] if loop.weld else [a, b])
     return compiled

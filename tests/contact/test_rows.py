@@ -125,7 +125,7 @@ def test_accelerations_are_mujocos_in_the_limit_of_hard_constraints(scene):
     for _ in range(5):
         q, qd, tau = np.array(model.reference), np.zeros(2), rng.normal(size=2)
         q[e.second] += rng.uniform(-0.8, 0.8)
-        r, J = violation(model, jnp.asarray(q))
+        r, J = violation(model, forward_kinematics(model, jnp.asarray(q)), jnp.asarray(q))
         q[e.first] -= float(r[0])
         qd[e.second] = rng.normal()
         qd[e.first] = -float(J[0, e.second]) * qd[e.second]

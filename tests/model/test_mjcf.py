@@ -130,7 +130,6 @@ REFUSED = {
         one(rest='<tendon><fixed name="t" stiffness="1" springyield="1"><joint joint="j" coef="1"/></fixed></tendon>'),
         "tendon 't'",
     ),
-    "equality": (one(rest='<equality><connect name="e" body1="arm" anchor="0 0 0"/></equality>'), "equality constraint 'e'"),
     "actuator": (one(rest='<actuator><adhesion name="u" body="arm" ctrlrange="0 1"/></actuator>'), "actuator 'u'"),
     "anisotropic": (
         one(rest='<contact><pair geom1="floor" geom2="g" condim="3" friction="0.5 0.6 0 0 0"/></contact>'),

@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 from mujoco.introspect import structs
 
-from flexor.model import mjcf, mjcf_actuators, mjcf_fluid, mjcf_refusals, mjcf_tendons
+from flexor.model import mjcf, mjcf_actuators, mjcf_equalities, mjcf_fluid, mjcf_refusals, mjcf_tendons
 from flexor.model.description import DescriptionError, ModelWarning
 from flexor.model.load import load
 
-SOURCE = "".join(getsource(x) for x in (mjcf, mjcf_actuators, mjcf_fluid, mjcf_refusals, mjcf_tendons))
+READERS = (mjcf, mjcf_actuators, mjcf_equalities, mjcf_fluid, mjcf_refusals, mjcf_tendons)
+SOURCE = "".join(getsource(x) for x in READERS)
 PHYSICAL = ("body_", "jnt_", "dof_", "geom_", "pair_", "actuator_", "eq_", "tendon_", "opt.")
 
 VISUAL = "site_* cam_* light_* skin_* tex_* mat_* vis stat *_rgba *_matid *_group geom_castshadow tendon_width"
@@ -33,14 +34,13 @@ WITHIN_REFUSED = {
     "geom_plugin": "shapes 'sdf' in pairs", "opt.sleep_tolerance": "sleep",
     "opt.o_margin opt.o_solref opt.o_solimp opt.o_friction": "override",
     "jnt_actuatorid tendon_actuatorid": "damping or armature of actuators, found by the actuators themselves",
-    "eq_objtype": "equalities of bodies",
     "tendon_plasticadr": "tendons that yield",
     "key_plastic": "springs that yield",
 }  # fmt: skip
 """Fields that matter only together with something that is refused."""
 DERIVED = (
     "body_rootid body_weldid body_jntnum body_jntadr body_dofnum body_dofadr body_treeid body_geomnum body_geomadr body_simple "
-    "body_sameframe body_subtreemass body_invweight0 body_margin body_contype body_conaffinity body_bvhadr body_bvhnum "
+    "body_sameframe body_subtreemass body_margin body_contype body_conaffinity body_bvhadr body_bvhnum "
     "tendon_type tendon_treenum tendon_treeid "
     "dof_bodyid dof_parentid dof_treeid dof_Madr dof_simplenum dof_invweight0 dof_M0 dof_length geom_sameframe geom_aabb "
     "geom_rbound pair_signature actuator_historyadr actuator_length0"
