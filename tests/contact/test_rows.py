@@ -306,9 +306,6 @@ BAD = {
     "unknown .*'c'": GEARS.format("0 1 0 0 0").replace('joint2="b"', 'joint2="c"'),
     "'a' is repeated in equality .* 'gear'": GEARS.format("0 1 0 0 0").replace('joint2="b"', 'joint2="a"'),
     "(?i)only .*(hinge|slide)": GEARS.format("0 1 0 0 0").replace('name="b" axis="0 0 1"', 'name="b" type="ball"'),
-    "equality constraint 'w' is of type weld; flexor has those between joints": GEARS.format("0 1 0 0 0").replace(
-        "<equality>", '<equality><weld name="w" body1="a" body2="b"/>'
-    ),
     "joint2='c' of <equality name='gear'> does not exist": MIMIC.format("", "continuous").replace(
         "</robot>", '<flexor><equality name="gear" joint1="ja" joint2="c" coefficients="0 1 0 0 0"/></flexor></robot>'
     ),
