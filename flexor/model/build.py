@@ -69,12 +69,7 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
     d = description
     _check_tree(d)
     _leave_out(d)
-    for e in d.equalities:
-        check_equality(d, e)
-    for x in d.loops:
-        check_loop(d, x)
-    for t in d.tendons:
-        check_tendon(d, t)
+    _check_constraints(d)
     pairs = _checked_pairs(d, collision_pairs(d, self_collision=self_collision))
     geoms = _resolved_geoms(d, pairs)
     shapes = {g.name: g for g in geoms}
@@ -189,6 +184,16 @@ def _check_tree(d: Description) -> None:
         nq = sum(JOINT_NQ[j.kind] for j in d.joints)
         if len(q) != nq:
             d.fail(f"keyframe '{name}' has {len(q)} coordinates, the robot has {nq}")
+
+
+def _check_constraints(d: Description) -> None:
+    """Raises for equalities, loops and tendons that make no sense."""
+    for e in d.equalities:
+        check_equality(d, e)
+    for x in d.loops:
+        check_loop(d, x)
+    for t in d.tendons:
+        check_tendon(d, t)
 
 
 def _leave_out(d: Description) -> None:

@@ -28,7 +28,19 @@ HEAD, ARRAYS, ROBOT = "simulator.json", "arrays.safetensors", "robot.xml"
 
 _MODULES = {
     "flexor.model.model": (
-        *("Activations", "Actuators", "Bodies", "Equalities", "Geoms", "Joints", "Loops", "Model", "Muscles", "Pairs", "Sites"),
+        *(
+            "Activations",
+            "Actuators",
+            "Bodies",
+            "Equalities",
+            "Geoms",
+            "Joints",
+            "Loops",
+            "Model",
+            "Muscles",
+            "Pairs",
+            "Sites",
+        ),
         *("FluidShapes", "Media", "SensorFrames", "Tendons", "Transmissions"),
     ),
     "flexor.model.topology": (
