@@ -160,7 +160,7 @@ def _joint(m: mujoco.MjModel, j: int, names: _Names, d: Description) -> JointSpe
             d.fail(f"joint '{name}' has different {what} on its degrees of freedom; flexor keeps one number per joint")
     limited = bool(m.jnt_limited[j]) and not disabled(m, "LIMIT", "CONSTRAINT") and kind in ("hinge", "slide")
     dof = m.jnt_dofadr[j]
-    damping, armature = (0.0, 0.0) if "actuator" in d.ignore else reflected(m, j)
+    damping, armature = reflected(m, j, d)
     return JointSpec(
         name=name,
         kind=kind,

@@ -25,11 +25,13 @@ def read_actuators(m: mujoco.MjModel, d: Description, names: Names) -> list[Actu
     return [_actuator(m, a, names, d) for a in range(m.nactuator) if not _refused(m, a, d, names)]
 
 
-def reflected(m: mujoco.MjModel, target: int, *, tendon: bool = False) -> tuple[float, float]:
-    """Damping and armature that actuators give to a joint or a tendon: the sum of gear^2 times theirs."""
+def reflected(m: mujoco.MjModel, target: int, d: Description, *, tendon: bool = False) -> tuple[float, float]:
+    """Damping and armature that actuators give to a joint or a tendon: the sum of gear^2 times theirs, without those that are
+    dropped."""
     on_joint = (TRANSMISSION.mjTRN_JOINT, TRANSMISSION.mjTRN_JOINTINPARENT)
     kinds = [int(kind) for kind in ((TRANSMISSION.mjTRN_TENDON,) if tendon else on_joint)]
     rows = np.flatnonzero(np.isin(m.actuator_trntype, kinds) & (m.actuator_trnid[:, 0] == target))
+    rows = np.array([a for a in rows if _foreign(m, a, d) is None], dtype=int)
     gear = m.actuator_gear[m.actuator_outadr[rows], 0]
     return float(np.sum(gear**2 * m.actuator_damping[rows])), float(np.sum(gear**2 * m.actuator_armature[rows]))
 

@@ -22,7 +22,7 @@ def _tendon(m: mujoco.MjModel, i: int, d: Description, names: Names) -> TendonSp
         d.refuse("polynomial", f"tendon '{name}' has a non-linear spring or damper")
     if m.tendon_springyield[i]:
         d.refuse("springyield", f"tendon '{name}' has a spring that yields")
-    added, rotor = (0.0, 0.0) if "actuator" in d.ignore else reflected(m, i, tendon=True)
+    added, rotor = reflected(m, i, d, tendon=True)
     return TendonSpec(
         name=name,
         path=[_wrap(m, k, names) for k in range(m.tendon_adr[i], m.tendon_adr[i] + m.tendon_num[i])],

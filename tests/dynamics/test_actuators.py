@@ -183,3 +183,10 @@ def test_mujocos_solver_has_the_activations():
     mine, other = sim.rollout(sim.reset(), u), theirs.rollout(theirs.reset(), u)
     np.testing.assert_allclose(mine.q, other.q, atol=1e-13)
     np.testing.assert_allclose(mine.final.act, other.final.act, rtol=1e-13)
+
+
+def test_damping_of_the_actuators_that_are_kept_stays():
+    text = SCENE.format('<motor joint="h" damping="0.3" gear="2"/><adhesion body="a" ctrlrange="0 1"/>')
+    model = fx.load(text, ignore=["actuator"])
+    assert model.nu == 1
+    assert float(model.joints.damping[model.joint("h")]) == pytest.approx(1.2)
