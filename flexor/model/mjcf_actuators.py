@@ -30,8 +30,8 @@ def reflected(m: mujoco.MjModel, target: int, d: Description, *, tendon: bool = 
     dropped."""
     on_joint = (TRANSMISSION.mjTRN_JOINT, TRANSMISSION.mjTRN_JOINTINPARENT)
     kinds = [int(kind) for kind in ((TRANSMISSION.mjTRN_TENDON,) if tendon else on_joint)]
-    rows = np.flatnonzero(np.isin(m.actuator_trntype, kinds) & (m.actuator_trnid[:, 0] == target))
-    rows = np.array([a for a in rows if _foreign(m, a, d) is None], dtype=int)
+    on_target = np.flatnonzero(np.isin(m.actuator_trntype, kinds) & (m.actuator_trnid[:, 0] == target)).tolist()
+    rows = [a for a in on_target if _foreign(m, a, d) is None]
     gear = m.actuator_gear[m.actuator_outadr[rows], 0]
     return float(np.sum(gear**2 * m.actuator_damping[rows])), float(np.sum(gear**2 * m.actuator_armature[rows]))
 
