@@ -37,3 +37,9 @@ SLOW = ("test_certificate", "test_ncp", "test_kernels", "test_demo", "test_docs"
 def pytest_collection_modifyitems(items):
     """Files with long tests first, so that no worker is left alone with one at the end."""
     items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))
+
+
+def pytest_sessionfinish():
+    """pytest collects garbage five times as a worker ends, and pytest-xdist interrupts (SIGINT) one that takes longer than five
+    seconds over it. What is left now need not be looked through."""
+    gc.freeze()

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Float
 
 from flexor import simd
-from flexor.dynamics import integrate
+from flexor.dynamics import difference, integrate
 from flexor.model.model import Control, State, as_control, check_coordinates
 from flexor.model.parameters import parameters as named_parameters
 from flexor.model.parameters import replace
@@ -37,7 +37,7 @@ def linearize(
 ) -> Linearization:
     """Derivatives of `sim.step` at a state and a control, exact as all of JAX's (see `docs/contact.md` for those of contacts).
 
-    Displacements of q are those of `integrate`: for a free joint linear in the world and angular in the body, so that A is
+    Displacements of q are those of `integrate` and `difference`: for a free joint linear in the world and angular in the body, so that A is
     square, as in MuJoCo's `mjd_transitionFD`. `parameters` are patterns of names (`fx.parameters`), to differentiate by.
     """
     if not sim.solver.differentiable:
@@ -70,12 +70,10 @@ def _linearize(sim: Simulator, state: State, control: Control, names: tuple[str,
             robot = replace(model, values) if names else model
             moved = State(integrate(model, state.q, x[:nv]), state.qd + x[nv:], state.time, *_rest(state))
             new = sim.solver.step(robot, moved, dataclasses.replace(control, u=control.u + u), sim.dt)
-            return new.q, new.qd
+            return difference(model, jax.lax.stop_gradient(new.q), new.q), new.qd
 
-        (q, _), (q_rate, qd_rate) = jax.jvp(after, (flat,), (direction,))
-        # from the rate of q to a displacement: the columns of d integrate / d displacement are orthogonal
-        frame = jax.jacfwd(lambda d: integrate(model, q, d))(jnp.zeros(nv, model.dtype))
-        return jnp.concatenate([(frame / (frame * frame).sum(0)).T @ q_rate, qd_rate])
+        _, rates = jax.jvp(after, (flat,), (direction,))
+        return jnp.concatenate(rates)
 
     kernels = sim.simd and sim.solver.compilable
     columns = (simd.vmap if kernels else jax.vmap)(column, (None, None, 0))(
