@@ -312,11 +312,11 @@ def support(shape: Shape, count: int, step: float = GRID) -> Support:
 
 def loads(at: Support, spread: Array) -> Float[Array, " points"]:
     """Shares of the weight: the area's, more of it outside where `spread` > 0, made to balance about the centroid."""
-    arm = at.points - at.centroid
+    arm = at.points - at.centroid[None]
     square = jnp.sum(arm**2, axis=1)
     share = at.share * jnp.exp(spread * (square / jnp.sum(at.share * square) - 1))
-    rows = jnp.concatenate([jnp.ones((len(arm), 1)), 20 * arm], axis=1)
-    balance = jnp.linalg.solve(rows.T @ (share[:, None] * rows), jnp.array([1.0, 0.0, 0.0]))
+    rows = jnp.concatenate([jnp.ones_like(arm[:, :1]), 20 * arm], axis=1)
+    balance = jnp.linalg.solve(rows.T @ (share[:, None] * rows), jnp.array([1.0, 0.0, 0.0], rows.dtype))
     return jnp.maximum(share * (rows @ balance), 0.0)
 
 

@@ -26,6 +26,7 @@ the solvers it left in `--out`.
 import argparse
 import dataclasses
 import hashlib
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -111,7 +112,7 @@ def several(nerd: Nerd, keep: float) -> Nerd:
     drawn = eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k))(jax.random.split(jax.random.key(0), MEMBERS))
 
     def mixed(new: Any, known: Any) -> Any:  # matrices keep their size, gains their mean
-        return keep * known + (np.sqrt(1 - keep**2) if new.ndim == 3 else 1 - keep) * new
+        return keep * known + (math.sqrt(1 - keep**2) if new.ndim == 3 else 1 - keep) * new
 
     known = dataclasses.replace(nerd.network, sizes=sizes)
     weights = jax.tree.map(mixed, trainable(drawn), trainable(known))

@@ -79,17 +79,17 @@ class Augmentation(eqx.Module):
 
     def handler(self, model: Model) -> Handler:
         """What listens to the taps of one step and puts the networks in."""
-        heard: dict[str, Array] = {}
+        tap_values: dict[str, Array] = {}
         by_tap: dict[str, list[tuple[Wire, tuple[Network, ...]]]] = {}
         for wire, networks in zip(self.wires, self.networks, strict=True):
             by_tap.setdefault(wire.tap, []).append((wire, networks))
 
         def handle(name: str, value: Array) -> Array:
-            heard[name] = value
-            changes = [(w, _result(self.layout, w, n, model, heard)) for w, n in by_tap.get(name, [])]
+            tap_values[name] = value
+            changes = [(w, _result(self.layout, w, n, model, tap_values)) for w, n in by_tap.get(name, [])]
             for wire, result in changes:
                 value = _written(wire, value, result)
-            heard[name] = value
+            tap_values[name] = value
             return value
 
         return handle
@@ -133,24 +133,24 @@ def _features(wire: Wire, group: Group, z: Array) -> Float[Array, "k n_in"]:
     return x if group.sign is None else jnp.asarray(group.sign, z.dtype) * x
 
 
-def _stretched(layout: Layout, wire: Wire, heard: dict[str, Array]) -> Float[Array, " n"]:
+def _stretched(layout: Layout, wire: Wire, tap_values: dict[str, Array]) -> Float[Array, " n"]:
     """The features z of all inputs, divided by their scales."""
-    z = jnp.concatenate([encode(layout, tap, heard[tap]) for tap in wire.inputs])
+    z = jnp.concatenate([encode(layout, tap, tap_values[tap]) for tap in wire.inputs])
     return z if (wire.divide == 1).all() else z * jnp.asarray(1 / wire.divide, z.dtype)
 
 
-def _result(layout: Layout, wire: Wire, networks: tuple[Network, ...], model: Model, heard: dict[str, Array]) -> Array:
+def _result(layout: Layout, wire: Wire, networks: tuple[Network, ...], model: Model, tap_values: dict[str, Array]) -> Array:
     """What the networks of an entry say, for every number that it writes."""
     if isinstance(networks[0], Potential):
-        out = _gradient(layout, wire, networks, model, heard)
+        out = _gradient(layout, wire, networks, model, tap_values)
     else:
-        z = _stretched(layout, wire, heard)
+        z = _stretched(layout, wire, tap_values)
         v = wire.velocity
         parts = []
         for group, network in zip(wire.groups, networks, strict=True):
             speed = jnp.zeros((len(group.which), 0), z.dtype)
             if v is not None:
-                speed = heard[v].reshape(-1)[group.v_take] * jnp.asarray(group.v_sign, z.dtype)
+                speed = tap_values[v].reshape(-1)[group.v_take] * jnp.asarray(group.v_sign, z.dtype)
             parts.append(_rows(group, network, lambda n, x, v: n(x, v), _features(wire, group, z), speed).reshape(-1))
         y = parts[0] if len(parts) == 1 else jnp.concatenate(parts)
         terms = [
@@ -158,13 +158,15 @@ def _result(layout: Layout, wire: Wire, networks: tuple[Network, ...], model: Mo
         ]
         out = terms[0] if len(terms) == 1 else terms[0] + terms[1]
     out = out if wire.multiply == 1 else out * wire.multiply
-    touching = _touching(wire, heard)
+    touching = _touching(wire, tap_values)
     return out if touching is None else jnp.where(touching, out, 0.0)
 
 
-def _gradient(layout: Layout, wire: Wire, networks: tuple[Network, ...], model: Model, heard: dict[str, Array]) -> Array:
+def _gradient(
+    layout: Layout, wire: Wire, networks: tuple[Network, ...], model: Model, tap_values: dict[str, Array]
+) -> Array:
     """-dV / d displacement at none, for the sum of all potentials of an entry."""
-    q = heard["joint.q"]
+    q = tap_values["joint.q"]
 
     def energy(displacement: Array) -> Array:
         z = _stretched(layout, wire, {"joint.q": integrate(model, q, displacement)})
@@ -179,12 +181,12 @@ def _gradient(layout: Layout, wire: Wire, networks: tuple[Network, ...], model: 
     return -wire.sense * jax.grad(energy)(jnp.zeros(model.nv, q.dtype))[wire.put]
 
 
-def _touching(wire: Wire, heard: dict[str, Array]) -> Array | None:
+def _touching(wire: Wire, tap_values: dict[str, Array]) -> Array | None:
     """Contact forces act where bodies touch, whatever a network says elsewhere; None for all other quantities."""
     if wire.tap == "contact.normal_force":
-        touching = (heard["contact.depth"] > 0) | (heard["contact.normal_force"] > 0)
+        touching = (tap_values["contact.depth"] > 0) | (tap_values["contact.normal_force"] > 0)
     elif wire.tap == "contact.friction_force":
-        touching = heard["contact.normal_force"] > 0
+        touching = tap_values["contact.normal_force"] > 0
     else:
         return None
     size = 2 if wire.tap == "contact.friction_force" else 1

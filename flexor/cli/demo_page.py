@@ -20,12 +20,12 @@ STAGES = {"measured": "#7a8793", "as described": "#e4792b", "identified": "#2f7e
 COLOURS = {"MuJoCo": "#7a8793", "NCP": "#2f7ed8", "Penalty": "#e4792b", "true": "#7a8793", "learned": "#3f9b6c"}
 
 _NEXT = """
-flexor info quadruped                                      # what is in a robot
-flexor simulate quadruped --keyframe stand --html q.html   # simulate it and look at it
+flexor info quadruped                                      # what a robot consists of
+flexor simulate quadruped --keyframe stand --html q.html   # simulate it and watch it
 flexor simulate robot.urdf --floating --ground             # your own robot
 flexor certify cube                                        # are its gradients right?
 flexor identify config.toml                                # your logs in, an identified robot out
-flexor nerd evaluate cartpole                              # a learned solver beside the true one
+flexor nerd evaluate cartpole                              # compare a learned solver with the true one
 """
 
 
@@ -38,12 +38,12 @@ def page(
     certificate: Any,
     seconds: float,
 ) -> Report:
-    """The whole report."""
+    """The complete report."""
     return Report(
         "flexor: a first run",
-        "Two robots, simulated with flexor's two contact models and with MuJoCo, side by side; a double pendulum identified "
-        "from a recording; a cartpole under a learned solver; and derivatives against finite differences and closed forms. "
-        "Every number on this page was computed by flexor demo on the machine named here.",
+        "Two robots simulated side by side, with flexor's two contact models and with MuJoCo; a double pendulum identified "
+        "from a recording; a cartpole with a learned solver; and derivatives compared with finite differences and closed forms. "
+        "flexor demo computed every number on this page, on the machine named below.",
         facts(seconds),
         [
             _agreement(checks),
@@ -64,15 +64,15 @@ def facts(seconds: float) -> list[tuple[str, str]]:
         *versions,
         ("Python", platform.python_version()),
         ("machine", f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"),
-        ("took", f"{seconds:.0f} s"),
+        ("run time", f"{seconds:.0f} s"),
     ]
 
 
 def _agreement(checks: Sequence[Check]) -> Section:
     rows = [[c.what, c.value, c.target, c.holds] for c in checks]
     text = (
-        "Without contact flexor and MuJoCo solve the same equations by the same integrator, so they agree to rounding. With "
-        "contact the models differ by design: MuJoCo's contacts are soft, NCP's are rigid up to a small compliance, "
+        "Without contact, flexor and MuJoCo solve the same equations with the same integrator, so they agree to rounding. With "
+        "contact, the models differ by design: MuJoCo's contacts are soft, NCP's are rigid up to a small compliance, "
         "Penalty's are stiff springs."
     )
     return Section("Agreement", text, [Table(["difference from MuJoCo", "value", "at most", ""], rows)])
@@ -81,15 +81,15 @@ def _agreement(checks: Sequence[Check]) -> Section:
 def _pendulum(runs: Sequence[Run]) -> Section:
     time, peer = np.asarray(runs[0].trajectory.time), np.asarray(runs[0].trajectory.q)
     elbow = {r.label: (r.trajectory.time, r.trajectory.q[:, 1]) for r in runs}
-    # zero has no place on a logarithmic axis
+    # a logarithmic axis cannot show zero
     off = {r.label: (time, np.maximum(np.abs(r.trajectory.q - peer).max(1), 1e-17)) for r in runs[1:]}
     return Section(
         "Double pendulum",
-        "Let go from level. It touches nothing.",
+        "Released from the horizontal position, without contact.",
         [
-            Animation(_row(runs, 0.35), "Drag to turn, wheel to zoom, shift-drag to move, double-click to return."),
+            Animation(_row(runs, 0.35), "Drag to rotate, scroll to zoom, shift-drag to pan, double-click to reset."),
             Figure(_lines(elbow, "elbow (rad)", "Elbow angle")),
-            Figure(_lines(off, "difference (rad)", "Largest difference of an angle from MuJoCo's", log=True)),
+            Figure(_lines(off, "difference (rad)", "Largest difference between an angle and MuJoCo's", log=True)),
         ],
     )
 
@@ -100,16 +100,16 @@ def _quadruped(runs: Sequence[Run]) -> Section:
     speed = [[r.label, float(r.trajectory.time[1]), len(r.trajectory), r.seconds] for r in runs]
     return Section(
         "Quadruped, dropped",
-        "Dropped while turning, with a servo that pulls the legs towards a stance. The arrows are contact forces; MuJoCo's "
-        f"are not drawn. NCP takes MuJoCo's time step of {DT * 1e3:g} ms, Penalty needs {PENALTY_DT * 1e3:g} ms.",
+        "Dropped while rotating, with a servo that drives the legs towards a stance. The arrows are contact forces; MuJoCo's "
+        f"are not drawn. NCP uses MuJoCo's time step of {DT * 1e3:g} ms, Penalty needs {PENALTY_DT * 1e3:g} ms.",
         [
             Animation(_row(runs, 0.75)),
             Figure(_lines(height, "height (m)", "Height of the trunk")),
             Figure(
                 _lines(forces, "force / weight", "Sum of the normal forces over the weight"),
-                "Means over 20 ms. At rest the floor carries the weight: 1.",
+                "Moving average over 20 ms. At rest the floor carries the whole weight, so the ratio is 1.",
             ),
-            Table(["simulated by", "time step (s)", "steps", "seconds, with compilation"], speed),
+            Table(["simulated by", "time step (s)", "steps", "seconds, including compilation"], speed),
         ],
     )
 
@@ -122,19 +122,20 @@ def _identified(chapter: Chapter) -> Section:
     ]
     kind = "Recorded" if chapter.real else "Synthetic"
     text = (
-        f"{kind}: {chapter.source}. Its angles are all that is used. A model of two uniform bars of the stated lengths is fitted "
-        "to short stretches of some runs (lengths, masses, centres of mass, inertias, damping), then a small network is added "
-        "to the forces in the joints and learns what is left. All three simulators are judged on a run that none has seen."
+        f"{kind}: {chapter.source}. Only the angles are used. A model of two uniform bars of the stated lengths is fitted "
+        "to short segments of some runs (lengths, masses, centres of mass, inertias, damping), then a small network is added "
+        "to the joint forces and learns the remaining error. All three simulators are evaluated on a run that none of them was "
+        "fitted to."
     )
     caption = (
-        f"Left: an unseen stretch, a middling one of {chapter.stretches}. Up to the dotted line the recording tells where the "
-        "motion starts; from there on it is predicted. Right: the median error over all stretches."
+        f"Left: of {chapter.stretches} held-out segments, the one with the median error at its end. The frames before the dotted "
+        "line determine the initial state; everything after it is predicted. Right: the median error over all segments."
     )
     blocks = [
         Figure(before_and_after(chapter), caption),
-        Table(["parameter", "start", "estimate", "90 % interval"], rows, folded="What was identified"),
+        Table(["parameter", "start", "estimate", "90 % interval"], rows, folded="Identified parameters"),
     ]
-    return Section("A recording in, a simulator out", text, blocks)
+    return Section("From a recording to a simulator", text, blocks)
 
 
 def _learned(runs: Sequence[Run]) -> Section:
@@ -146,8 +147,8 @@ def _learned(runs: Sequence[Run]) -> Section:
         "learned.rollout(learned.reset(q, qd), steps=300)\n"
     )
     text = (
-        "A transformer that was trained on simulated transitions takes the place of the dynamics, behind the same interface. It "
-        "predicts each step from its own predictions; nothing corrects it."
+        "A transformer trained on simulated transitions replaces the dynamics behind the same interface. Each step is predicted "
+        "from the previous predictions, without correction."
     )
     blocks = [
         Animation(_row(runs, 0.5)),
@@ -159,7 +160,7 @@ def _learned(runs: Sequence[Run]) -> Section:
 
 
 def before_and_after(chapter: Chapter) -> matplotlib.figure.Figure:
-    """The elbow's angle along an unseen stretch, and the error against the time predicted."""
+    """The elbow's angle along a held-out segment, and the error as a function of the time predicted."""
     with styled():
         figure = matplotlib.figure.Figure(figsize=(8.6, 3.0), layout="constrained")
         left, right = figure.subplots(1, 2)
@@ -170,7 +171,7 @@ def before_and_after(chapter: Chapter) -> matplotlib.figure.Figure:
         low, high = chapter.measured.min(), chapter.measured.max()
         left.set_ylim(low - 0.3 * (high - low) - 0.1, high + 0.3 * (high - low) + 0.1)
         left.axvline(seen, color=STAGES["measured"], linestyle=":", linewidth=1)
-        left.set(xlabel="time (s)", ylabel="elbow (rad)", title="An unseen stretch")
+        left.set(xlabel="time (s)", ylabel="elbow (rad)", title="A held-out segment")
         for label, error in chapter.errors.items():
             right.plot(chapter.time[chapter.seen :] - seen, error[chapter.seen :], color=STAGES[label], label=label)
         right.set(xlabel="time predicted (s)", ylabel="error (rad)", yscale="log", title="Median error")
@@ -226,6 +227,6 @@ def _next() -> Section:
         "import jax\nimport flexor as fx\n\nmodel = fx.load('cube')\n\n\ndef slid(friction):\n"
         "    sim = fx.Simulator(fx.replace(model, {'pair.*.friction': friction}))\n"
         "    start = sim.reset('rest', [1.0, 0, 0, 0, 0, 0])\n    return sim.rollout(start, steps=100).q[-1, 0]\n\n\n"
-        "print(jax.grad(slid)(0.18))  # metres less, for each unit of friction more\n"
+        "print(jax.grad(slid)(0.18))  # metres per unit of friction\n"
     )
-    return Section("What next", "", [Code(_NEXT), Code(code)])
+    return Section("Next steps", "", [Code(_NEXT), Code(code)])

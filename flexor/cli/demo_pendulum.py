@@ -189,7 +189,7 @@ def _predict(sim: Simulator, logs: Sequence[Log]) -> np.ndarray:
             return sim.rollout(sim.reset(q + d[:2], qd + d[2:]), steps=len(values) - 1).q
 
         def errors(d: jax.Array) -> jax.Array:
-            return jnp.concatenate([((ahead(d) - values)[:SEEN] / noise).ravel(), d / guess])
+            return jnp.concatenate([((ahead(d) - values)[:SEEN] / noise[None]).ravel(), d / guess])
 
         def better(_: int, d: jax.Array) -> jax.Array:
             r, J = errors(d), jax.jacfwd(errors)(d)

@@ -131,11 +131,13 @@ def _problem(
     problem = Problem(hybrid, nothing, segments, observe, None, held_out=apart, networks=True, free_start=False)
     z, d = jnp.asarray(problem.start), problem.no_start(problem.training)
     r = jax.jit(problem.residuals)(z, d, problem.training)
-    size = jnp.sqrt(jnp.sum(r**2, axis=(0, 1)) / jnp.maximum(jnp.sum(problem.training.weight > 0, axis=(0, 1)), 1))
+    size = jnp.sqrt(
+        jnp.sum(r**2, axis=(0, 1)) / jnp.maximum(jnp.sum(problem.training.weight > 0, axis=(0, 1)), 1).astype(r.dtype)
+    )
     floor = 1e-6 * jnp.max(size)
     if not float(jnp.max(size)) > 0:
         raise ValueError("the simulator meets the logs exactly as it is: there is nothing to discover.")
-    weighted = segments._replace(weight=segments.weight / jnp.maximum(size, floor))
+    weighted = segments._replace(weight=segments.weight / jnp.maximum(size, floor)[None, None])
     return Problem(hybrid, nothing, weighted, observe, None, held_out=apart, networks=True, free_start=False)
 
 
@@ -199,9 +201,9 @@ def _each_without_one(problem: Problem, z: Any) -> list[Any]:
 
 
 def _scaled(augmentation: Any, flags: Sequence[Any]) -> Any:
-    """The weights with those of each input multiplied by its flag."""
+    """The weights, with zeros for those inputs whose flag is false."""
     remaining = iter(flags)
-    return map_input_weights(lambda w: w * next(remaining), augmentation)
+    return map_input_weights(lambda w: jnp.where(next(remaining), w, 0.0), augmentation)
 
 
 def _trainer(problem: Problem, adam: Adam, seed: int, report: Callable[[float], None]) -> Callable[[Any, Any], Any]:
@@ -226,7 +228,7 @@ def _trainer(problem: Problem, adam: Adam, seed: int, report: Callable[[float], 
 
 def _mean_square(problem: Problem, z: Any, segments: Any) -> Any:
     r = problem.residuals(z, problem.no_start(segments), segments)
-    return jnp.sum(r**2) / jnp.maximum(jnp.sum(segments.weight > 0), 1)
+    return jnp.sum(r**2) / jnp.maximum(jnp.sum(segments.weight > 0), 1).astype(r.dtype)
 
 
 def _alive(augmentation: Any) -> Any:

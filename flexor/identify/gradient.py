@@ -86,7 +86,7 @@ class _Descent(NamedTuple):
 def _loss(problem: Problem, penalty: AbstractPenalty | None, z: Array, segments: Segments) -> Array:
     """Mean square of the weighted errors, halved, plus the smooth part of the penalty and the prior."""
     r = problem.residuals(z, problem.no_start(segments), segments)
-    measured = jnp.maximum(jnp.sum(segments.weight > 0), 1)
+    measured = jnp.maximum(jnp.sum(segments.weight > 0), 1).astype(r.dtype)
     loss = 0.5 * jnp.sum(r**2) / measured + problem.log_prior(z) / problem.count
     if penalty is not None and problem.networks:
         loss = loss + penalty.smooth(problem.augmentation(z))

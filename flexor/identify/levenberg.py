@@ -204,7 +204,7 @@ def solve(
 def _step(S: Array, rhs: Array) -> Array:
     xp: Any = _namespace(S)
     scale = 1 / xp.sqrt(xp.maximum(xp.diagonal(S), 1e-300))
-    system = S * scale[:, None] * scale + 1e-14 * xp.eye(len(S))
+    system = S * scale[:, None] * scale[None] + 1e-14 * xp.eye(len(S))
     try:
         return -scale * xp.linalg.solve(system, scale * rhs)
     except np.linalg.LinAlgError:  # numpy's word for what JAX answers with numbers that are none
@@ -219,7 +219,7 @@ def _step_within(S: Array, rhs: Array, low: Array, high: Array) -> Array:
         dz, stopped, at = carry
         out = ~stopped & ((dz < low) | (dz > high))
         stopped, at = stopped | out, xp.where(out, xp.clip(dz, low, high), at)
-        rest = xp.where(stopped[:, None] | stopped, 0.0, S) + xp.diag(xp.where(stopped, 1.0, 0.0))
+        rest = xp.where(stopped[:, None] | stopped[None], 0.0, S) + xp.diag(xp.where(stopped, 1.0, 0.0))
         return xp.where(stopped, at, _step(rest, xp.where(stopped, 0.0, rhs + S @ at))), stopped, at
 
     carry = (_step(S, rhs), xp.zeros(len(rhs), bool), xp.zeros_like(rhs))
@@ -241,4 +241,4 @@ def _diagonal(blocks: Array) -> Array:
     xp = _namespace(blocks)
     d = xp.diagonal(blocks, axis1=-2, axis2=-1)
     floor = 1e-12 * xp.max(d, axis=-1, keepdims=True, initial=0.0) + 1e-300
-    return xp.maximum(d, floor)[..., None] * xp.eye(blocks.shape[-1])
+    return xp.where(np.eye(blocks.shape[-1], dtype=bool), xp.maximum(d, floor)[..., None], 0.0)

@@ -286,7 +286,7 @@ class Problem:
             flat.T @ jnp.where(counts[:, None], r, 0.0).ravel(),
             errors,
             jnp.einsum("snp,snk->spk", Jz, jnp.where(counts[:, None, None], Jd, 0.0)),
-            jnp.einsum("snk,snl->skl", Jd, Jd) + START_RIDGE * jnp.eye(self.k),
+            jnp.einsum("snk,snl->skl", Jd, Jd) + START_RIDGE * jnp.eye(self.k, dtype=Jd.dtype)[None],
             jnp.einsum("snk,sn->sk", Jd, r) + START_RIDGE * d,
         )
 

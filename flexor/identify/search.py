@@ -159,12 +159,12 @@ class BasinHopping(AbstractSearch):
         anywhere = _logit(jax.random.uniform(a, shape, minval=0.01, maxval=0.99))
         at_zero = problem.positive & (problem.start < AT_ZERO)
         centre, width = jnp.where(at_zero, AT_ZERO, problem.start), jnp.where(at_zero, 2.0, 1.0)
-        return jnp.where(problem.bounded, anywhere, centre + width * jax.random.normal(b, shape))
+        return jnp.where(problem.bounded, anywhere, centre[None] + width[None] * jax.random.normal(b, shape))
 
     def _mutate(self, problem: Problem, z: Array, key: Array) -> Float[Array, "n p"]:
         noise = self.spread * jax.random.normal(key, (self.starts, problem.p))
-        share = jnp.clip(jax.nn.sigmoid(z) + noise, 0.005, 0.995)
-        return jnp.where(problem.bounded, _logit(share), z + noise)
+        share = jnp.clip(jax.nn.sigmoid(z)[None] + noise, 0.005, 0.995)
+        return jnp.where(problem.bounded, _logit(share), z[None] + noise)
 
     def outcome(self, problem: Problem, state: _Population) -> Outcome:
         rounds, cost = int(state.rounds), float(state.cost)

@@ -148,7 +148,7 @@ def _judge(before: Before, held_out: Sequence[Trajectory], options: Finetuning) 
 
 
 def _judge_windows(before: Before, held_out: Sequence[Trajectory], options: Finetuning) -> Judge:
-    nerd, scale = before.nerd, jnp.asarray(before.scale)
+    nerd, scale = before.nerd, jnp.asarray(before.scale, before.nerd.model.dtype)[None, None]
     rows = windows(nerd, held_out, options.window, options.starts, encode=False).r
     rows = rows[:: -(-len(rows) // (2 * PIECE))]  # two pieces say enough
 

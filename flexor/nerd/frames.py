@@ -209,7 +209,7 @@ class Frames:
         return jnp.concatenate(parts)
 
     def _contacts(self, scene: Scene, ahead: Ahead, into: Array, unit: Array) -> Float[Array, "ncon n"]:
-        point = (scene.point_a + scene.point_b) / 2 - scene.origin
+        point = (scene.point_a + scene.point_b) / 2 - scene.origin[None]
         gap = jnp.clip(ahead.distance, -self.reach, self.reach)[:, None]
         velocity = unit * ahead.velocity if self.gated else ahead.velocity
         parts = [rotate(into, z) for z in (scene.normal, point, velocity)] + [scene.distance[:, None], gap]
@@ -247,7 +247,7 @@ class Frames:
         for j, at in zip(self.topology.joints, self.topology.q_start, strict=True):
             if j.kind in ("free", "ball"):
                 turn = at + 3 if j.kind == "free" else at
-                inverse = q[turn : turn + 4] * np.array([1, -1, -1, -1])
+                inverse = q[turn : turn + 4] * np.array([1, -1, -1, -1], q.dtype)
                 parts += [new[at:turn] - q[at:turn], quat_log(quat_mul(inverse, new[turn : turn + 4]))]
             else:
                 change = new[at : at + 1] - q[at : at + 1]

@@ -37,15 +37,17 @@ def huber(error: Array, h: float) -> Array:
 
 def one_step_loss(network: Transformer, x: Any, y: Any, h: float) -> Array:
     """Mean over all positions that have targets, of errors in units of the targets' deviations."""
+    y = jnp.asarray(y, network.embed.dtype)
     has_target = jnp.isfinite(y)
-    errors = jnp.where(has_target, network.sequence(x) - jnp.where(has_target, y, 0.0), 0.0) / network.norms.y_std
-    return jnp.sum(huber(errors, h)) / jnp.maximum(jnp.sum(has_target), 1)
+    errors = jnp.where(has_target, network.sequence(x) - jnp.where(has_target, y, 0.0), 0.0)
+    scaled = errors / jnp.broadcast_to(network.norms.y_std, errors.shape)
+    return jnp.sum(huber(scaled, h)) / jnp.maximum(jnp.sum(has_target), 1).astype(y.dtype)
 
 
 def rollout_loss(network: Transformer, frames: Frames, model: Model, raw: Any, h: float) -> Array:
     """The loss of several steps; `raw` are states and torques (batch, steps + 1, n)."""
     errors = jax.vmap(lambda q, qd, push: unrolled_errors(network, frames, model, q, qd, push))(*_split(frames, raw))
-    return jnp.mean(huber(errors, h))
+    return jnp.mean(huber(errors, h)).astype(network.embed.dtype)
 
 
 def position_errors(
@@ -143,11 +145,12 @@ class PositionLoss(AbstractLoss):
     most: float = 2.0
 
     def term(self, before: Before) -> Term:
-        frames, model, scale = before.nerd.frames, before.nerd.model, jnp.asarray(before.scale)
+        frames, model, scale = before.nerd.frames, before.nerd.model, jnp.asarray(before.scale, before.nerd.model.dtype)
 
         def term(network: Transformer, first: Transformer, rows: Windows) -> Array:
             limit = self.limit * self.weight / len(rows.r)  # of the gradient of a mean
-            return jnp.mean(soft(position_errors(network, frames, model, rows.r, limit) / scale))
+            errors = position_errors(network, frames, model, rows.r, limit) / scale[None, None]
+            return jnp.mean(soft(errors)).astype(network.embed.dtype)
 
         return term
 

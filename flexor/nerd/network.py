@@ -37,10 +37,10 @@ class Sizes(eqx.Module):
 class Norms(eqx.Module):
     """Mean and deviation of inputs and targets; not trained."""
 
-    x_mean: Float[Array, " n_in"]
-    x_std: Float[Array, " n_in"]
-    y_mean: Float[Array, " n_out"]
-    y_std: Float[Array, " n_out"]
+    x_mean: Float[Array, "*members n_in"]
+    x_std: Float[Array, "*members n_in"]
+    y_mean: Float[Array, "*members n_out"]
+    y_std: Float[Array, "*members n_out"]
 
 
 class Cache(eqx.Module):
@@ -52,24 +52,24 @@ class Cache(eqx.Module):
 
 
 class Block(eqx.Module):
-    """x + attention(norm(x)), then x + mlp(norm(x)), without biases."""
+    """x + attention(norm(x)), then x + mlp(norm(x)), without biases. In an ensemble, weights have a leading axis."""
 
-    qkv: Float[Array, "width3 width"]
-    out: Float[Array, "width width"]
-    up: Float[Array, "width4 width"]
-    down: Float[Array, "width width4"]
-    gain1: Float[Array, " width"]
-    gain2: Float[Array, " width"]
+    qkv: Float[Array, "*members width3 width"]
+    out: Float[Array, "*members width width"]
+    up: Float[Array, "*members width4 width"]
+    down: Float[Array, "*members width width4"]
+    gain1: Float[Array, "*members width"]
+    gain2: Float[Array, "*members width"]
 
 
 class Transformer(eqx.Module):
     """`sequence` for training, `step` with a cache for use: the same function."""
 
-    embed: Float[Array, "width n_in"]
+    embed: Float[Array, "*members width n_in"]
     blocks: tuple[Block, ...]
-    gain: Float[Array, " width"]
-    head1: Float[Array, "head width"]
-    head2: Float[Array, "n_out head"]
+    gain: Float[Array, "*members width"]
+    head1: Float[Array, "*members head width"]
+    head2: Float[Array, "*members n_out head"]
     norms: Norms
     sizes: Sizes = eqx.field(static=True)
 
@@ -93,19 +93,20 @@ class Transformer(eqx.Module):
         norms = jax.tree.map(lambda x: jnp.asarray(x, dtype), norms)
         return Transformer(embed, blocks, ones, head, weight(n_out, sizes.head_width, 0.1), norms, sizes)
 
-    def _tokens(self, x: Array) -> Array:
-        return (x - self.norms.x_mean) / self.norms.x_std @ self.embed.T
+    def _tokens(self, x: Float[Array, "n n_in"]) -> Float[Array, "n width"]:
+        return (x - self.norms.x_mean[None]) / self.norms.x_std[None] @ self.embed.T
 
-    def _heads(self, h: Array) -> Array:
+    def _heads(self, h: Float[Array, "n width"]) -> Float[Array, "n n_out"]:
         y = jax.nn.gelu(_normed(h, self.gain) @ self.head1.T) @ self.head2.T
-        return y * self.norms.y_std + self.norms.y_mean
+        return y * self.norms.y_std[None] + self.norms.y_mean[None]
 
     def sequence(self, x: Float[Array, "*batch t n_in"]) -> Float[Array, "*batch t n_out"]:
         """Predictions after each step of sequences, each from the `history` steps up to it."""
         s, t = self.sizes, x.shape[-2]
         age = np.arange(t)[:, None] - np.arange(t)
         visible = jnp.asarray((age >= 0) & (age < s.history))
-        h = self._tokens(x.reshape(-1, x.shape[-1]))  # products of two matrices each, however many sequences there are
+        # products of two matrices each, however many sequences there are
+        h = self._tokens(jnp.asarray(x, self.embed.dtype).reshape(-1, x.shape[-1]))
         for block in self.blocks:
             q, k, v = (z.reshape(-1, t, *z.shape[1:]) for z in self._qkv(block, h))
             q, k = (_turned(z, _angles(jnp.arange(t), z)) for z in (q, k))
@@ -125,7 +126,7 @@ class Transformer(eqx.Module):
         """The prediction after one more step, from the cached window."""
         s = self.sizes
         slot = cache.count % s.history
-        age = (slot - jnp.arange(s.history)) % s.history  # of what a place of the ring holds, in steps
+        age = (slot - jnp.arange(s.history, dtype=jnp.int32)) % s.history  # of what a place of the ring holds, in steps
         valid = age <= cache.count
         here = (age == 0)[:, None, None]
         h = self._tokens(x[None])
@@ -158,9 +159,9 @@ def trainable(network: Transformer) -> Any:
     return eqx.tree_at(lambda n: n.norms, weights, None)
 
 
-def _normed(h: Array, gain: Array) -> Array:
+def _normed(h: Float[Array, "n width"], gain: Float[Array, " width"]) -> Float[Array, "n width"]:
     """Root-mean-square normalisation (Zhang & Sennrich 2019)."""
-    return h * jax.lax.rsqrt(jnp.mean(h**2, axis=-1, keepdims=True) + 1e-6) * gain
+    return h * jax.lax.rsqrt(jnp.mean(h**2, axis=-1, keepdims=True) + 1e-6) * gain[None]
 
 
 def _mlp(block: Block, h: Array) -> Array:
@@ -172,12 +173,12 @@ def _angles(position: Int[Array, " t"], like: Float[Array, "*batch heads d"]) ->
     turn, whose overflow is a turn: as exact after a million steps as after one."""
     half = like.shape[-1] // 2
     turns = SHARPEST ** (-np.arange(half) / half) / (2 * np.pi)
-    parts = position.astype(jnp.int32)[:, None] * np.round(turns * 2**32).astype(np.int64).astype(np.int32)
+    parts = position.astype(jnp.int32)[:, None] * np.round(turns * 2**32).astype(np.int64).astype(np.int32)[None]
     return parts.astype(like.dtype) * np.asarray(2 * np.pi / 2**32, like.dtype)
 
 
 def _turned(x: Float[Array, "*batch t heads d"], angles: Float[Array, "t half"]) -> Float[Array, "*batch t heads d"]:
     """Pairs of numbers turned by an angle, the same for all heads."""
-    c, s = jnp.cos(angles)[:, None], jnp.sin(angles)[:, None]
     a, b = jnp.split(x, 2, axis=-1)
+    c, s = (f(angles).reshape(*[1] * (x.ndim - 3), len(angles), 1, -1) for f in (jnp.cos, jnp.sin))
     return jnp.concatenate([a * c - b * s, a * s + b * c], axis=-1)

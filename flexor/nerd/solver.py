@@ -73,7 +73,7 @@ class NerdSolver(AbstractSolver):
         x = self.frames.features(scene, ahead).astype(self.network.embed.dtype)
         y, cache = eqx.filter_vmap(lambda n, c: n.step(x, c))(self.network, memory.cache)
         mean = jnp.mean(y, axis=0)
-        spread = jnp.sqrt(jnp.mean(((y - mean) / self.network.norms.y_std) ** 2))
+        spread = jnp.sqrt(jnp.mean(((y - mean[None]) / self.network.norms.y_std) ** 2))
         q, qd = self.frames.decode(model, scene, ahead, mean.astype(state.q.dtype))
         return dataclasses.replace(state, q=q, qd=qd, time=state.time + dt, memory=Memory(cache, spread))
 

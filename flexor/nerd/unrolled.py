@@ -30,12 +30,13 @@ def unrolled_errors(
 ) -> Float[Array, "T columns"]:
     """Errors e_k / sqrt(k) along one recording, from its first state and an empty window."""
     q, qd, torque = (z.astype(model.dtype) for z in (q, qd, torque))
-    scale = network.norms.x_std[np.flatnonzero([name.startswith("velocity ") for name in frames.labels])]
+    velocities = np.flatnonzero([name.startswith("velocity ") for name in frames.labels])
+    scale = network.norms.x_std[velocities].astype(model.dtype)[None]
     here, speed = _unrolled(network, frames, model, q[0], qd[0], torque, np.inf)
     errors = jnp.concatenate(
         [jax.vmap(frames.difference)(q[1:], here) / frames.dt / scale, (speed - qd[1:]) / scale], axis=1
     )
-    return errors / jnp.sqrt(1 + np.arange(len(torque), dtype=np.float32))[:, None]
+    return errors / np.sqrt(1 + np.arange(len(torque), dtype=np.float32)).astype(errors.dtype)[:, None]
 
 
 def path_errors(

@@ -140,7 +140,7 @@ def _encoded(frames: Frames, model: Model, encode: bool, q: Any, qd: Any, u: Any
     """Inputs and targets, where they are asked for, and states with torques."""
 
     def one(q: Array, qd: Array, u: Array, new_q: Array, new_qd: Array) -> tuple[Any, Any, Array]:
-        scene = frames.observe(model, q, qd, Control(u=u, tau=jnp.zeros(model.nv)))
+        scene = frames.observe(model, q, qd, Control(u=u, tau=jnp.zeros(model.nv, model.dtype)))
         if not encode:
             return None, None, scene.torque
         ahead = frames.foresee(model, scene)
@@ -151,7 +151,8 @@ def _encoded(frames: Frames, model: Model, encode: bool, q: Any, qd: Any, u: Any
         jnp.asarray(z, model.dtype).reshape(n * t, z.shape[-1]) for z in (q[:, :-1], qd[:, :-1], u, q[:, 1:], qd[:, 1:])
     )
     x, y, torque = jax.tree.map(lambda z: z.reshape(n, t, z.shape[-1]), simd.vmap(one)(*steps))
-    return x, y, jnp.concatenate([q, qd, jnp.pad(torque, ((0, 0), (0, 1), (0, 0)))], axis=-1)
+    torque = jnp.pad(torque, ((0, 0), (0, 1), (0, 0)))
+    return x, y, jnp.concatenate([jnp.asarray(z, model.dtype) for z in (q, qd, torque)], axis=-1)
 
 
 def _check(nerd: Nerd, log: Trajectory, i: int, length: int) -> None:

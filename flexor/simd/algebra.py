@@ -18,14 +18,14 @@ BOOL = np.dtype(bool)
 
 def simplify(p: "Program", op: str, dtype: np.dtype, args: tuple[int, ...]) -> int | None:
     """A node that already has the value of `op` on `args`, or None."""
-    known = p.value
+    constants = p.value
     for a in args:
-        if a not in known:
+        if a not in constants:
             break
     else:
         if op in FOLD:
             with np.errstate(all="ignore"):
-                return p.const(FOLD[op](dtype, *(known[a] for a in args)), dtype)
+                return p.const(FOLD[op](dtype, *(constants[a] for a in args)), dtype)
     rule = RULES.get(op)
     return rule(p, dtype, args) if rule else None
 

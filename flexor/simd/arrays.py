@@ -73,7 +73,7 @@ def constant(p: Program, value: Any) -> Array:
     return Array(ids.reshape(value.shape), dtype)
 
 
-def known(p: Program, x: Array) -> np.ndarray | None:
+def constant_values(p: Program, x: Array) -> np.ndarray | None:
     """The values of an array if all are known while compiling."""
     if x.buffer is not None:
         return x.buffer.data[x.at] if x.buffer.data is not None and x.index is None else None
@@ -107,7 +107,7 @@ def in_memory(p: Program, x: Array) -> Array:
     """The array in memory, in whatever arrangement it has there."""
     if x.buffer is not None:
         return x
-    data = known(p, x)
+    data = constant_values(p, x)
     if data is not None:
         buffer = p.buffer(x.dtype, x.size, data=data.ravel())
     else:

@@ -21,26 +21,26 @@ CHEAP = 16  # elements of a branch that is computed rather than jumped over
 # which arrays are the same for all lanes, without making any node
 
 
-_known: dict[tuple[int, tuple[bool, ...]], tuple[Any, list[bool]]] = {}
+_uniform_cache: dict[tuple[int, tuple[bool, ...]], tuple[Any, list[bool]]] = {}
 
 
 def uniform_results(jaxpr: Any, flags: Sequence[bool]) -> list[bool]:
     """Whether each result of a jaxpr is uniform, given which arguments are."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)
     key = (id(inner), tuple(flags))
-    found = _known.get(key)
+    found = _uniform_cache.get(key)
     if found is None or found[0] is not inner:
-        found = _known[key] = (inner, _uniform_results(inner, flags))
+        found = _uniform_cache[key] = (inner, _uniform_results(inner, flags))
     return found[1]
 
 
 def _uniform_results(inner: Any, flags: Sequence[bool]) -> list[bool]:
-    known: dict[Any, bool] = dict.fromkeys(inner.constvars, True)
-    known.update(zip(inner.invars, flags, strict=True))
+    uniform: dict[Any, bool] = dict.fromkeys(inner.constvars, True)
+    uniform.update(zip(inner.invars, flags, strict=True))
     for eqn in inner.eqns:
-        given = [True if not _is_var(v) else known[v] for v in eqn.invars]
-        known.update(zip(eqn.outvars, _uniform_equation(eqn, given), strict=True))
-    return [True if not _is_var(v) else known[v] for v in inner.outvars]
+        given = [True if not _is_var(v) else uniform[v] for v in eqn.invars]
+        uniform.update(zip(eqn.outvars, _uniform_equation(eqn, given), strict=True))
+    return [True if not _is_var(v) else uniform[v] for v in inner.outvars]
 
 
 def _is_var(v: Any) -> bool:

@@ -212,9 +212,9 @@ class _Emitter:
             return value if scalar else self.splat(SCALAR[p.dtype[n].name], value)
         if uniform or not p.uniform[n] or self.lanes == 1:
             return self.name[n]
-        for known in self.splats:
-            if n in known:
-                return known[n]
+        for scope in self.splats:
+            if n in scope:
+                return scope[n]
         made = self.splats[-1][n] = self.splat(SCALAR[p.dtype[n].name], self.name[n])
         return made
 

@@ -214,16 +214,16 @@ def log1p(p: Program, x: int) -> int:
 def power(p: Program, x: int, y: int) -> int:
     """x^y; whole and half exponents known while compiling become products and a root."""
     m = Maths(p, p.dtype[x])
-    known = p.value.get(y)
+    exponent = p.value.get(y)
     if p.dtype[y].kind != "f":
-        if known is None:
+        if exponent is None:
             return power(p, x, p.node("convert", m.t, y))
-        return integer_pow(p, x, int(known))
-    if known is not None and float(2 * known).is_integer() and abs(known) <= 16:
-        whole = int(np.floor(known))
-        if known == whole:
+        return integer_pow(p, x, int(exponent))
+    if exponent is not None and float(2 * exponent).is_integer() and abs(exponent) <= 16:
+        whole = int(np.floor(exponent))
+        if exponent == whole:
             return integer_pow(p, x, whole)
-        if known > 0:
+        if exponent > 0:
             root = m.one("sqrt", x)
             return (
                 m.mul(root, integer_pow(p, x, whole)) if whole else m.when(m.test("eq", x, m.c(-np.inf)), m.c(np.inf), root)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from jax.lax import GatherScatterMode
 
-from flexor.simd.arrays import Array, copied, known, nodes, shifted, strided, strides
+from flexor.simd.arrays import Array, constant_values, copied, nodes, shifted, strided, strides
 from flexor.simd.interpreter import Interpreter
 from flexor.simd.program import BOOL, I64, Program
 
@@ -74,7 +74,7 @@ def _gather(it: Interpreter, eqn: Any, x: Array, indices: Array) -> list[Array]:
     window = window.reshape([sizes[k] for k in inner])
     tops = [x.shape[a] - sizes[a] for a in d.start_index_map]
     batch_shape = [shape[k] for k in batch_dims]
-    static = known(p, indices)
+    static = constant_values(p, indices)
     if static is not None and not x.in_loops:
         return [
             _static_gather(p, eqn, x, static, window, batch_shape, offset_dims, batch_dims, tops, batching, start_batching)

@@ -98,10 +98,10 @@ def where(eqn: Any) -> str:
 def cost(jaxpr: Any) -> int:
     """Elements that one run of a jaxpr computes, roughly."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)
-    known = _costs.get(id(inner))
-    if known is None or known[0] is not inner:
-        known = _costs[id(inner)] = (inner, _cost(inner))
-    return known[1]
+    kept = _costs.get(id(inner))
+    if kept is None or kept[0] is not inner:
+        kept = _costs[id(inner)] = (inner, _cost(inner))
+    return kept[1]
 
 
 _costs: dict[int, tuple[Any, int]] = {}

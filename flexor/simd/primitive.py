@@ -213,9 +213,9 @@ def _vjp_jaxpr(key: _Jaxpr, undefined: tuple[bool, ...], defined_out: tuple[bool
     fixed = [a for a, u in zip(avals, undefined, strict=True) if not u]
     cotangents = [a for a, d in zip(outs, defined_out, strict=True) if d]
 
-    def pulled(*args: Any) -> list[Any]:
-        known, given = iter(args[: len(fixed)]), iter(args[len(fixed) :])
-        others = [None if u else next(known) for u in undefined]
+    def pullback(*args: Any) -> list[Any]:
+        constants, given = iter(args[: len(fixed)]), iter(args[len(fixed) :])
+        others = [None if u else next(constants) for u in undefined]
 
         def of(*xs: Any) -> list[Any]:
             rest = iter(xs)
@@ -225,7 +225,7 @@ def _vjp_jaxpr(key: _Jaxpr, undefined: tuple[bool, ...], defined_out: tuple[bool
         zeros = [jnp.zeros(a.shape, a.dtype) for a, u in zip(avals, undefined, strict=True) if u]
         return list(jax.vjp(of, *zeros)[1](list(given)))
 
-    return jax.make_jaxpr(pulled)(*fixed, *cotangents)
+    return jax.make_jaxpr(pullback)(*fixed, *cotangents)
 
 
 def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: Any, shared: Sequence[bool], summed: Sequence[bool], size: int,
@@ -236,7 +236,7 @@ def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: Any, shared: Sequen
     defined = tuple(not isinstance(c, ad.Zero) for c in cotangents)
     if not any(defined):
         return [None] * len(args)
-    pulled = _vjp_jaxpr(_Jaxpr(jaxpr), undefined, defined)
+    pullback = _vjp_jaxpr(_Jaxpr(jaxpr), undefined, defined)
     given = [c for c, d in zip(cotangents, defined, strict=True) if d]
     fixed = [a for a, u in zip(args, undefined, strict=True) if not u]
     # the cotangent of a sum is the same for every example; a shared argument gets the sum of all
@@ -244,7 +244,7 @@ def _transpose(cotangents: Sequence[Any], *args: Any, jaxpr: Any, shared: Sequen
         s for s, d in zip(summed, defined, strict=True) if d
     ]
     sums = [s for s, u in zip(shared, undefined, strict=True) if u]
-    results = iter(bind(pulled, [*fixed, *given], flags, sums, size=size, threads=threads))
+    results = iter(bind(pullback, [*fixed, *given], flags, sums, size=size, threads=threads))
     return [next(results) if u else None for u in undefined]
 
 

@@ -49,8 +49,8 @@ def schedule(p: Program, outputs: list[Buffer]) -> Schedule:
 
 
 def weights(p: Program, nodes: list[int]) -> list[int]:
-    """For every node how many others it rests on, directly or not, counted among every so manyeth of them: what rests on all
-    that another does, and on more, never weighs less."""
+    """For every node, on how many of the others it depends, directly or not, counted on a regular sample of at most `SAMPLE`
+    nodes. A node that depends on everything another one does never weighs less than that one."""
     marked = {n: 1 << k for k, n in enumerate(nodes[:: len(nodes) // SAMPLE + 1])}
     below: dict[int, int] = {}
     for first in nodes:

@@ -37,8 +37,9 @@ def linearize(
 ) -> Linearization:
     """Derivatives of `sim.step` at a state and a control, exact as all of JAX's (see `docs/contact.md` for those of contacts).
 
-    Displacements of q are those of `integrate` and `difference`: for a free joint linear in the world and angular in the body, so that A is
-    square, as in MuJoCo's `mjd_transitionFD`. `parameters` are patterns of names (`fx.parameters`), to differentiate by.
+    Displacements of q are those of `integrate` and `difference`: for a free joint linear in the world and angular in the body,
+    so that A is square, as in MuJoCo's `mjd_transitionFD`. `parameters` are patterns of names (`fx.parameters`), to
+    differentiate by.
     """
     if not sim.solver.differentiable:
         raise ValueError(f"{class_name(sim.solver)} cannot be differentiated; use RigidSolver, or finite differences.")

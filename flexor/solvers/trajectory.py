@@ -38,10 +38,10 @@ class Trajectory(eqx.Module):
     `policy_memory` what the policy remembers then.
     """
 
-    time: Float[Array, " instants"]
-    q: Float[Array, "instants nq"]
-    qd: Float[Array, "instants nv"]
-    u: Float[Array, "steps nu"]
+    time: Float[Array, "*batch instants"]
+    q: Float[Array, "*batch instants nq"]
+    qd: Float[Array, "*batch instants nv"]
+    u: Float[Array, "*batch steps nu"]
     taps: dict[str, Array]
     final: State | None
     topology: Topology = eqx.field(static=True)

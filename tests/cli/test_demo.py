@@ -22,7 +22,7 @@ def test_quick_demo_agrees_and_writes_the_page(tmp_path, monkeypatch):
     text = page.read_text()
     assert text.count('class="flexor-animation"') == 3
     assert "Double pendulum" in text
-    assert "A recording in, a simulator out" in text
+    assert "From a recording to a simulator" in text
     assert "Synthetic: a synthetic recording (FLEXOR_DATA names no folder with the real one)" in text
     assert "Double pendulum from a synthetic recording" in result.stdout
     assert "http" not in text

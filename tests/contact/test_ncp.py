@@ -36,17 +36,17 @@ def _random_states(model, count, mode, seed=0):
         "sticking": (-rng.random(count) * 1e-4, 0 * speed, 0.0),
         "lifting off": (-rng.random(count) * 1e-4, speed, 1.0),
     }[mode]
-    q = q.at[:, 2].add(-lowest + gap)
+    q = q.at[:, 2].add(jnp.asarray(gap, q.dtype) - lowest)
     qd = rng.normal(size=(count, nv)) * 0.5 * tangent
     qd[:, 2] = normal
-    return q, jnp.asarray(qd)
+    return q, jnp.asarray(qd, q.dtype)
 
 
 @eqx.filter_jit
 def _turned(model, turn):
     """Coordinates after displacements from the first keyframe, and how far the robot is above the floor there."""
     base = model.keyframes[0] if len(model.topology.keyframes) else model.reference
-    q = jax.vmap(lambda d: integrate(model, base, d))(jnp.asarray(turn))
+    q = jax.vmap(lambda d: integrate(model, base, d))(jnp.asarray(turn, model.dtype))
     lowest = jax.vmap(lambda q: fx.contact.detect(model, fx.dynamics.forward_kinematics(model, q)).distance.min())(q)
     return q, lowest
 
@@ -128,7 +128,7 @@ def test_gradient_does_not_depend_on_the_number_of_iterations():
 
         def value(q, qd):
             end = sim.rollout(sim.solver.init(model, fx.State(q, qd, jnp.zeros(()))), steps=25)
-            return jnp.sum(end.q[-1] * jnp.arange(7)), end.final.memory.residual
+            return jnp.sum(end.q[-1] * jnp.arange(7.0)), end.final.memory.residual
 
         grad, residual = jax.jit(jax.grad(value, argnums=(0, 1), has_aux=True))(q, qd)
         assert residual < 1e-10
@@ -400,7 +400,7 @@ def test_derivatives_of_jams_match_finite_differences():
 
     slope, at = jax.jit(jax.vmap(jax.jacfwd(end)))(p.free, p), jax.jit(jax.vmap(end))
     step = 1e-6
-    numeric = [(at(p.free + step * e, p) - at(p.free - step * e, p)) / (2 * step) for e in jnp.eye(2)]
+    numeric = [(at(p.free + step * e, p) - at(p.free - step * e, p)) / (2 * step) for e in jnp.eye(2)[:, None]]
     # within their modes these solutions are linear in the free velocity: what is left is 1e-13 of residual over the step, times
     # a hundred for rows that are nearly parallel
     np.testing.assert_allclose(slope, jnp.stack(numeric, axis=-1), atol=1e-5)

@@ -182,7 +182,7 @@ def test_derivatives_match_finite_differences(contact):
         where = lambda m: (*(getattr(m.equalities, name) for name in fields), m.reference)  # noqa: E731
         own = eqx.tree_at(lambda s: where(s.model), sim, (*table, reference))
         trajectory = own.rollout(own.reset(q, qd), fx.Control(tau=tau))
-        return jnp.sum(jnp.sin(3 * trajectory.q) * jnp.arange(1, 3)) + jnp.sum(trajectory.qd[-1])
+        return jnp.sum(jnp.sin(3 * trajectory.q) * jnp.array([[1.0, 2.0]])) + jnp.sum(trajectory.qd[-1])
 
     table = tuple(getattr(model.equalities, name) for name in fields)
     tau = jnp.asarray(np.random.default_rng(0).normal(size=(25, 2)))
@@ -233,7 +233,7 @@ def test_without_rows_no_contact_remembers_nothing_and_needs_no_impulses():
     assert not model.topology.joints[0].dry_friction
     sim = fx.Simulator(model, fx.RigidSolver(contact=None, integrator=fx.RK4()))
     assert sim.reset().memory is None
-    assert float(sim.step(sim.reset(), fx.Control(tau=[0.1])).qd[0]) == pytest.approx(0.1 / 0.1 * 0.002)
+    assert float(sim.step(sim.reset(), fx.Control(tau=np.array([0.1]))).qd[0]) == pytest.approx(0.1 / 0.1 * 0.002)
 
 
 def test_shapes_pass_through_each_other_without_contact():

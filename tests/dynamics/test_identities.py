@@ -49,7 +49,7 @@ def test_aba_inverts_rnea(known, at):
 
 def test_columns_of_rnea_are_the_inertia(known):
     M = np.asarray(known["M"])
-    close(known["columns"] - known["gravity"], known["M"])
+    close(known["columns"] - known["gravity"][None], known["M"])
     np.testing.assert_allclose(M, M.T, atol=TOLERANCE)
     assert np.linalg.eigvalsh(M).min() > 0
 

@@ -53,8 +53,8 @@ def test_a_data_set_holds_what_the_simulator_does(sim, path):
     for i, k in ((0, 0), (7, 4)):
         control = fx.Control(tau=jnp.asarray(s.torque[i, k]))
         after = truth.step(truth.reset(s.q[i, k], s.qd[i, k]), control)
-        assert np.abs(after.q - found.next_q[i, k]).max() < 1e-5
-        assert np.abs(after.qd - found.next_qd[i, k]).max() < 1e-4
+        assert np.abs(np.asarray(after.q) - found.next_q[i, k]).max() < 1e-5
+        assert np.abs(np.asarray(after.qd) - found.next_qd[i, k]).max() < 1e-4
     assert np.array_equal(s.q[:, 1:], found.next_q[:, :-1])
 
 

@@ -188,7 +188,7 @@ def test_the_loss_is_the_sum_of_its_terms(nerd, logs):
     data = windows(nerd, logs, 6)
     before, network = Before(nerd, data), member(nerd.network, 0)
     rows = jax.tree.map(lambda x: x[:3], data)
-    single = (np.asarray(network.sequence(rows.x)) - rows.y) / network.norms.y_std
+    single = (np.asarray(network.sequence(rows.x)) - np.asarray(rows.y)) / np.asarray(network.norms.y_std)
     parts = (data.r[..., :1], data.r[..., 1:2], data.r[:, :-1, 2:])
     several, off = (
         np.asarray(jax.jit(jax.vmap(lambda *z, f=f: f(network, nerd.frames, nerd.model, *z)))(*parts))

@@ -80,7 +80,7 @@ def test_overlap_is_lifted(toss, frames):
 def test_predictions_in_units_of_the_closing_speed(toss, frames):
     """What is decoded fades with the closing speed, and `target` undoes it."""
     model, plain = fx.load("cube"), dataclasses.replace(frames, proportional=False)
-    y = jnp.asarray(np.random.default_rng(0).normal(size=frames.outputs) * 1e-2, jnp.float32)
+    y = jnp.asarray(np.random.default_rng(0).normal(size=frames.outputs) * 1e-2)
 
     @jax.jit
     @jax.vmap

@@ -46,7 +46,7 @@ def folder(tmp_path, monkeypatch):
 def compiled(factor):
     """Compiles a small program; whether it came from disk, and what it says."""
     compiler._kernels.clear()
-    x = jnp.arange(6.0)
+    x = jnp.arange(6.0, dtype=getattr(factor, "dtype", None))
     value = fx.simd.vmap(lambda x: x * factor + 1)(x)
     np.testing.assert_allclose(value, x * factor + 1)
     (kernel,) = compiler._kernels.values()

@@ -134,7 +134,7 @@ STRUCTURE = {
     "expand": lambda x: x[:, None] * x[..., None],
     "tile": lambda x: jnp.tile(x, (2, 1)),
     "roll": lambda x: jnp.roll(x, 1, axis=0),
-    "iota": lambda x: x * jnp.arange(3, dtype=x.dtype),
+    "iota": lambda x: x * jnp.arange(3, dtype=x.dtype)[None],
     "gather": lambda x: x[np.array([3, 0, 0]), np.array([1, 2, 0])],
     "gather_rows": lambda x: x[np.array([[3, 1], [0, 2]])],
     "gather_fill": lambda x: x.at[np.array([1, 9])].get(mode="fill", fill_value=7.0),

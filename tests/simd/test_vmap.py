@@ -125,7 +125,7 @@ def test_traced_values_that_a_function_closes_over_are_shared_arguments():
         found, wanted = (jax.jit(transform(lambda w, v=v: total(w, v)))(w) for v in (fx.simd.vmap, jax.vmap))
         np.testing.assert_allclose(found, wanted, rtol=1e-5)
     each = jax.vmap(lambda w: fx.simd.vmap(lambda a: a * w)(x))(jnp.arange(3.0))
-    np.testing.assert_allclose(each, jnp.arange(3.0)[:, None] * x, rtol=1e-6)
+    np.testing.assert_allclose(each, jnp.arange(3.0)[:, None] * x[None], rtol=1e-6)
     assert jax.jit(lambda w: fx.simd.jit(lambda a: a * w)(2.0))(3.0) == 6.0
 
 
@@ -180,7 +180,7 @@ def test_keyword_arguments_have_their_batch_first():
 
 
 def test_integer_arguments_and_results_have_no_gradient():
-    g = lambda x, i: (x * i, i + 1)  # noqa: E731
+    g = lambda x, i: (x * i.astype(x.dtype), i + 1)  # noqa: E731
     i = jnp.arange(45)
     found = jax.grad(lambda x: fx.simd.vmap(g)(x, i)[0].sum())(X[:, 0])
     same(found, i.astype(float))

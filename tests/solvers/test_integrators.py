@@ -189,7 +189,7 @@ def test_single_precision_follows_double():
 def test_a_batch_is_many_robots():
     model, q, qd = chain()
     sim = fx.Simulator(model, without_contact(fx.SemiImplicitEuler()), dt=2e-3)
-    starts = q + jnp.array([[0.0], [0.1], [-0.4]])
+    starts = q[None] + jnp.array([[0.0], [0.1], [-0.4]])
 
     def run(q, scale):
         heavier = eqx.tree_at(lambda s: s.model.bodies.mass, sim, sim.model.bodies.mass * scale)

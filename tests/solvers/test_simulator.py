@@ -44,7 +44,7 @@ def test_a_rollout_goes_on_where_another_ended(cube):
 def test_policies_see_the_state(sim):
     gain = jnp.array([2.0, 1.0])
     traj = sim.rollout(sim.reset([0.3, 0.4]), lambda state: -gain * state.q, steps=5)
-    np.testing.assert_allclose(traj.u, -gain * traj.q[:-1], atol=1e-14)
+    np.testing.assert_allclose(traj.u, -gain[None] * traj.q[:-1], atol=1e-14)
     with_forces = sim.rollout(sim.reset([0.3, 0.4]), lambda state: fx.Control(tau=-gain * state.q), steps=5)
     np.testing.assert_allclose(with_forces.q, traj.q, atol=1e-13)
 
@@ -124,7 +124,7 @@ def test_quaternions_are_explained(cube):
         cube.reset([0, 0, 1, 1, np.nan, 0, 0])
 
 
-def test_bad_controls(sim):
+def test_bad_controls(sim, any_shapes):
     state = sim.reset()
     with pytest.raises(ValueError, match=r"control `u` of 'double_pendulum' must have shape \(2,\), got \(3,\)"):
         sim.step(state, np.zeros(3))

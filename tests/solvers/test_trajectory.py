@@ -98,7 +98,7 @@ def test_status_names_the_body_of_the_first_bad_number():
     assert (found.step, found.body) == (3, model.topology.bodies[1])
     assert found.message == f"step 3 is not finite, first at body '{found.body}' (joint '{model.topology.joints[0].name}')"
     with pytest.raises(ValueError, match=r"`status` is that of one trajectory; index the batch of \(2,\) first"):
-        status(jnp.stack([q, q]), jnp.stack([qd, qd]))
+        jax.tree.map(lambda x: jnp.stack([x, x]), fx.Trajectory(time, q, qd, u, {}, None, model.topology)).status  # noqa: B018
 
 
 def test_csv_names_every_number_of_a_tap(made, tmp_path):
