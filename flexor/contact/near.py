@@ -12,7 +12,7 @@ number of shapes, corners and pairs. What is chosen has no derivative; what is c
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -118,13 +118,14 @@ def _listed(model: Model, pool: _Pool, row: Array, places: Int[Array, " most"], 
     def leave(_: Array) -> tuple[Touch, Array, Array]:
         return empty, jnp.zeros((), INDEX), jnp.full((), -1, INDEX)
 
-    def visit(_: None, place: Array) -> tuple[None, tuple[Contacts, Array]]:
+    def visit(_: None, place: Array) -> tuple[None, tuple[tuple[Any, ...], Array]]:
         touch, pair, key = lax.cond(place >= 0, fill, leave, jnp.maximum(place, 0))
         pairs = jax.tree.map(lambda x: gathered(x, pair), parameters)
         listed = (pairs, gathered(bodies, pair), pair, gathered(frictional, pair))
-        return None, (Contacts(*(*touch, *listed)), key)
+        return None, ((*touch, *listed), key)
 
-    return Found(*lax.scan(visit, None, places)[1], left_out)
+    rows, keys = lax.scan(visit, None, places)[1]
+    return Found(Contacts(*rows), keys, left_out)
 
 
 @lru_cache(maxsize=256)
