@@ -100,8 +100,8 @@ def hopper(request):
 def test_contact_against_finite_differences(hopper, speed):
     """Derivatives along the manifold of configurations by centred differences of `fx.integrate` and `fx.difference`.
 
-    h = 1e-6. The NCP ends at a residual of 16 eps (1 + |u|) = 1e-14 m/s, which two badly conditioned steps make 1e-12: an error of
-    1e-6, and 1e-8 of the largest entry where q is displaced. Truncation, h^2, is below. The contact keeps its mode within h.
+    h = 1e-6. The NCP ends at a residual of 16 eps (1 + |u|) = 1e-14 m/s, which bad conditioning makes 1e-12: an error of 1e-6,
+    and 1e-8 of the largest entry where q is displaced. Truncation, h^2, is below. The contact keeps its mode within h.
     """
     sim, steps = hopper
     model, nv, h = sim.model, sim.model.nv, 1e-6
