@@ -33,8 +33,8 @@ gc.set_threshold(200_000, 20, 100)  # tracing makes millions of small objects, a
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# files that do not pass with strict rules yet
-LENIENT = ()
+# files that were not yet tried with strict rules
+LENIENT = ("certify/test_certificate.py", "contact/test_loops.py", "test_survey.py")
 
 
 @pytest.fixture(scope="module", autouse=True)
