@@ -10,6 +10,7 @@ from flexor.contact.detect import candidates, detect
 from flexor.contact.equality import ties
 from flexor.contact.friction import AbstractFriction, BrownMcPhee
 from flexor.contact.near import near_contacts
+from flexor.contact.rows import ball_angles
 from flexor.dynamics import Kinematics, tendon_jacobian, tendon_lengths
 from flexor.model.model import Model
 from flexor.spatial import matvec
@@ -71,6 +72,11 @@ class Penalty(AbstractContact):
             low = model.joints.range[limited, 0] - q[at_q]
             high = q[at_q] - model.joints.range[limited, 1]
             force = force.at[at_v].set(_stop(low, -qd[at_v], k, d) - _stop(high, qd[at_v], k, d))
+        balls = model.topology.limited_balls
+        if len(balls):
+            angle, J = ball_angles(model, q)
+            k, d = model.joints.limit_stiffness[balls], model.joints.limit_damping[balls]
+            force = force - _stop(angle - model.joints.range[balls, 1], matvec(J, qd), k, d) @ J
         if len(model.topology.limited_tendons):
             table, J = model.tendons, tendon_jacobian(model, kin)
             length, rate = tendon_lengths(model, kin, q), matvec(J, qd)

@@ -28,7 +28,7 @@ from flexor.dynamics.tendons import tendon_jacobian, tendon_lengths
 from flexor.model.model import Model
 from flexor.model.topology import Topology
 from flexor.simd import stored
-from flexor.spatial import matvec, take
+from flexor.spatial import dot, matvec, quat_log, take
 
 WRITTEN_OUT = 2048  # numbers in the Jacobian of all rows up to which loops over rows are written out, their zeros found
 
@@ -51,7 +51,8 @@ class Rows(NamedTuple):
 def row_slices(t: Topology) -> dict[str, slice]:
     """The places of the rows in their order, by kind: limits (lower, then upper ends) and dry friction, each of joints and then
     of tendons, equalities and loops if any."""
-    counts = {"limit": 2 * len(t.limited) + 2 * len(t.limited_tendons), "friction": len(t.dry) + len(t.dry_tendons)}
+    limits = 2 * len(t.limited) + len(t.limited_balls) + 2 * len(t.limited_tendons)
+    counts = {"limit": limits, "friction": len(t.dry) + len(t.dry_tendons)}
     if t.equalities or t.loops:
         counts["equality"] = tie_count(t)
     ends = np.cumsum([0, *counts.values()]).tolist()
@@ -62,6 +63,7 @@ def joint_rows(now: Instant, dt: Float[Array, ""]) -> Rows:
     """All rows of joints and tendons, in the order of `row_slices`."""
     t = now.model.topology
     parts = [_limit_rows(now)]
+    parts += [_ball_limit_rows(now)] if len(t.limited_balls) else []
     parts += [_tendon_limit_rows(now)] if len(t.limited_tendons) else []
     parts += [_friction_rows(now, dt)]
     parts += [_tendon_friction_rows(now, dt)] if len(t.dry_tendons) else []
@@ -72,7 +74,7 @@ def joint_rows(now: Instant, dt: Float[Array, ""]) -> Rows:
 def row_sources(t: Topology) -> tuple[str, ...]:
     """Where the rows come from, in words."""
     names = {
-        "limits of joint": [t.joints[j].name for j in t.limited],
+        "limits of joint": [t.joints[j].name for j in (*t.limited, *t.limited_balls)],
         "limits of tendon": [t.tendons[i].name for i in t.limited_tendons],
         "dry friction in joint": list(dict.fromkeys(t.joints[j].name for j in t.dof_joint[t.dry])),
         "dry friction in tendon": [t.tendons[i].name for i in t.dry_tendons],
@@ -97,6 +99,26 @@ def _limit_rows(now: Instant) -> Rows:
     cfm, baumgarte = (jnp.concatenate([take(x, limited)] * 2) for x in (joints.limit_cfm, joints.limit_baumgarte))
     J = jnp.asarray(np.concatenate([eye, -eye]), dtype)
     return Rows(J, gap, zero, zero + jnp.inf, cfm, baumgarte, zero, np.ones(2 * n, bool), np.tile(np.arange(n), 2))
+
+
+def _ball_limit_rows(now: Instant) -> Rows:
+    """The largest angles of ball joints."""
+    joints, balls = now.model.joints, now.model.topology.limited_balls
+    angle, J = ball_angles(now.model, now.q)
+    n, zero = len(balls), jnp.zeros_like(angle)
+    cfm, baumgarte = take(joints.limit_cfm, balls), take(joints.limit_baumgarte, balls)
+    gap = take(joints.range, balls)[:, 1] - angle
+    return Rows(-J, gap, zero, zero + jnp.inf, cfm, baumgarte, zero, np.ones(n, bool), np.arange(n))
+
+
+def ball_angles(model: Model, q: Float[Array, " nq"]) -> tuple[Float[Array, " n"], Float[Array, "n nv"]]:
+    """Angles of the rotations of the ball joints with limits, and J with d(angle)/dt = J qd: the axis of the rotation."""
+    t = model.topology
+    quat = take(q, t.q_start[t.limited_balls][:, None] + np.arange(4))
+    turn = quat_log(quat / jnp.sqrt(dot(quat, quat))[:, None])
+    angle = jnp.sqrt(jnp.maximum(dot(turn, turn), jnp.finfo(q.dtype).tiny))
+    places = np.eye(t.nv)[t.v_start[t.limited_balls][:, None] + np.arange(3)]
+    return angle, jnp.sum((turn / angle[:, None])[:, :, None] * jnp.asarray(places, q.dtype), axis=1)
 
 
 def _friction_rows(now: Instant, dt: Array) -> Rows:

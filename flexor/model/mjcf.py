@@ -158,7 +158,8 @@ def _joint(m: mujoco.MjModel, j: int, names: _Names, d: Description) -> JointSpe
     for what, values in (("damping", m.dof_damping), ("armature", m.dof_armature), ("frictionloss", m.dof_frictionloss)):
         if np.ptp(values[v]):
             d.fail(f"joint '{name}' has different {what} on its degrees of freedom; flexor keeps one number per joint")
-    limited = bool(m.jnt_limited[j]) and not disabled(m, "LIMIT", "CONSTRAINT") and kind in ("hinge", "slide")
+    limited = bool(m.jnt_limited[j]) and not disabled(m, "LIMIT", "CONSTRAINT") and kind != "free"
+    limited = limited and not (kind == "ball" and "ball-limit" in d.ignore)
     dof = m.jnt_dofadr[j]
     damping, armature = reflected(m, j, d)
     return JointSpec(
@@ -182,6 +183,8 @@ def _joint(m: mujoco.MjModel, j: int, names: _Names, d: Description) -> JointSpe
 def _range(m: mujoco.MjModel, j: int, name: str, d: Description) -> tuple[float, float]:
     """The limits of a joint. MuJoCo's margin makes them act that much earlier and hold the joint there: a narrower range."""
     low, high = m.jnt_range[j] + m.jnt_margin[j] * np.array([1.0, -1.0])
+    if int(m.jnt_type[j]) == int(mujoco.mjtJoint.mjJNT_BALL):  # the largest angle alone
+        low = 0.0
     if low > high:
         d.fail(f"joint '{name}' has a limit margin of {m.jnt_margin[j]}, which leaves nothing of its range {m.jnt_range[j]}")
     return float(low), float(high)

@@ -51,9 +51,6 @@ def _refuse_bodies(m: mujoco.MjModel, d: Description, names: Names) -> None:
 
 def _refuse_joints(m: mujoco.MjModel, d: Description, names: Names) -> None:
     for j, name in enumerate(names["joint"]):
-        limited = m.jnt_limited[j] and not disabled(m, "LIMIT", "CONSTRAINT")
-        if limited and int(m.jnt_type[j]) == int(mujoco.mjtJoint.mjJNT_BALL):
-            d.refuse("ball-limit", f"ball joint '{name}' has a limit")
         if np.any(m.jnt_stiffnesspoly[j]) and not disabled(m, "SPRING"):
             d.refuse("polynomial", f"joint '{name}' has a non-linear spring, stiffness polynomial {m.jnt_stiffnesspoly[j]}")
         damper = m.dof_dampingpoly[m.dof_jntid == j]

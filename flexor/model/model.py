@@ -28,7 +28,8 @@ class Bodies(eqx.Module):
 
 
 class Joints(eqx.Module):
-    """Anchor and axis in the body frame; passive forces. Limits act on `range`; `force_range` bounds the actuators' sum.
+    """Anchor and axis in the body frame; passive forces. Limits act on `range`, of a ball joint on the angle of its
+    rotation; `force_range` bounds the actuators' sum.
 
     `limit_stiffness` and `limit_damping` serve the penalty model, `limit_cfm` and `limit_baumgarte` the NCP.
     """

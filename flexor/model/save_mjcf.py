@@ -94,11 +94,11 @@ def _joints(body: ET.Element, m: Model, b: int) -> None:
             q = t.q_start[j]
             attributes.update(ref=number_text(m.reference[q]), springref=number_text(m.rest[q]))
             attributes.update(limit("actuatorfrclimited", "actuatorfrcrange", table.force_range[j]))
-            attributes["limited"] = "true" if joint.limited else "false"
             attributes.update({"actuatorgravcomp": "true"} if joint.actuated_gravcomp else {})
+        if joint.kind != "free":
+            attributes["limited"] = "true" if joint.limited else "false"
             if joint.limited:
                 attributes["range"] = number_text(np.clip(table.range[j], -1e9, 1e9))
-        if joint.kind != "free":
             attributes["pos"] = number_text(table.pos[j])
             attributes["axis"] = number_text(table.axis[j])
         ET.SubElement(body, "joint", {"name": joint.name, "type": joint.kind, **attributes})

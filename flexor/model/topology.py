@@ -243,8 +243,13 @@ class Topology:
 
     @cached_property
     def limited(self) -> np.ndarray:
-        """Indices of the joints with limits."""
-        return np.array([i for i, j in enumerate(self.joints) if j.limited], dtype=INDEX)
+        """Indices of the hinges and slides with limits."""
+        return np.array([i for i, j in enumerate(self.joints) if j.limited and j.kind != "ball"], dtype=INDEX)
+
+    @cached_property
+    def limited_balls(self) -> np.ndarray:
+        """Indices of the ball joints with limits, on the angle of their rotation."""
+        return np.array([i for i, j in enumerate(self.joints) if j.limited and j.kind == "ball"], dtype=INDEX)
 
     @cached_property
     def dry(self) -> np.ndarray:

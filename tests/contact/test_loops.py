@@ -10,6 +10,7 @@ import pytest
 import flexor as fx
 from flexor.contact.contact import Instant
 from flexor.contact.equality import tie_count, ties
+from flexor.contact.rows import joint_rows
 from flexor.dynamics import forward_kinematics
 from flexor.model.description import DescriptionError
 from flexor.solvers.mujoco import mujoco_model
@@ -272,3 +273,99 @@ def test_what_urdf_has_no_place_for_is_refused_by_name(tmp_path):
         fx.save(fx.load(MANY), tmp_path / "many.urdf")
     assert not fx.load(MANY, ignore=["equality"]).topology.loops
     assert [e.name for e in fx.load(MANY, ignore=["tendon"]).topology.equalities] == ["held"]
+
+
+# limits of ball joints
+
+BALL = """<mujoco model="ball"><compiler angle="radian"/><worldbody><body name="arm"><joint name="j" type="ball" range="0 {}"
+  limited="true" margin="0.1"/><geom type="capsule" size="0.03" fromto="0 0 0 0.4 0 0" mass="1" contype="0"/></body></worldbody>
+  </mujoco>"""
+
+
+def test_rows_of_ball_limits_are_mujocos():
+    """The row along the axis of the rotation, and its angle; MuJoCo has it where the limit is passed."""
+    model, m = fx.load(BALL.format(0.6)), mujoco.MjModel.from_xml_string(BALL.format(0.6))
+    m.opt.jacobian = mujoco.mjtJacobian.mjJAC_DENSE
+    for turn in ([0.5, 0.3, 0.2], [-0.2, 0.9, 0.1], [3.0, 1.0, 1.0]):
+        d = mujoco.MjData(m)
+        mujoco.mj_integratePos(m, d.qpos, np.array(turn), 1.0)
+        mujoco.mj_forward(m, d)
+        rows = joint_rows(
+            Instant(model, forward_kinematics(model, jnp.asarray(d.qpos)), jnp.asarray(d.qpos), jnp.zeros(3)), 1e-3
+        )
+        np.testing.assert_allclose(rows.gap, d.efc_pos - 0.1, atol=1e-13)
+        np.testing.assert_allclose(rows.J, np.reshape(d.efc_J, (-1, 3)), atol=1e-13)
+
+
+@pytest.mark.parametrize("contact", [fx.NCP(), fx.Penalty()], ids=["NCP", "Penalty"])
+def test_a_ball_joint_hangs_at_its_largest_angle(contact):
+    """The arm falls from level to 0.5 rad, where the limit carries the moment m g l cos(0.5) / 2."""
+    model = fx.replace(fx.load(BALL.format(0.6)), {"joint.*.damping": 0.02, "joint.*.armature": 0.01})
+    sim = fx.Simulator(model, fx.RigidSolver(contact), dt=1e-3, simd=False)
+    run = sim.rollout(sim.reset(), steps=6000, record=["joint.limit_force"])
+    angle = 2 * float(jnp.arccos(jnp.abs(run.q[-1, 0])))
+    moment = 9.81 * 0.2 * np.cos(angle)
+    soft = moment / float(model.joints.limit_stiffness[0]) if isinstance(contact, fx.Penalty) else 0.0
+    assert angle == pytest.approx(0.5 + soft, abs=1e-4)
+    assert float(jnp.linalg.norm(run.taps["joint.limit_force"][-1])) == pytest.approx(moment, rel=1e-2)
+
+
+def test_limits_of_balls_return_from_files(tmp_path):
+    model = fx.load(BALL.format(0.6))
+    fx.save(model, tmp_path / "ball.xml")
+    assert fx.load(tmp_path / "ball.xml").topology == model.topology
+    np.testing.assert_array_equal(fx.load(tmp_path / "ball.xml").joints.range, model.joints.range)
+    assert not fx.load(BALL.format(0.6), ignore=["ball-limit"]).topology.joints[0].limited
+
+
+# the certificate, identification and networks
+
+
+def test_the_certificate_covers_loops_and_tendons():
+    """A four-bar linkage with a string and a fixed tendon: every kind of their parameters, against finite differences."""
+    text = (
+        FOUR_BAR.replace("</worldbody>", '<site name="wall" pos="0.2 0 0.6"/></worldbody>')
+        .replace('<body name="coupler"', '<site name="end" pos="0 0.01 0.2"/><body name="coupler"')
+        .replace(
+            "<equality>",
+            """<tendon><spatial name="string" stiffness="40" damping="1" springlength="0.1" armature="0.2"
+      frictionloss="0.1"><site site="wall"/><site site="end"/></spatial>
+      <fixed name="sum" stiffness="1" springlength="-0.2 -0.1"><joint
+      joint="crank" coef="1"/><joint joint="rocker" coef="-0.4"/></fixed></tendon><equality><tendon name="tie" tendon1="sum"
+      polycoef="0 0 0 0 0" active="false"/>""",
+        )
+    )
+    certificate = fx.certify(fx.load(text), steps=6)
+    assert certificate.ok, str(certificate)
+    found = {row.what for row in certificate.rows if row.influence}
+    assert {"loop anchor of the first body", "loop anchor of the second body", "loop CFM", "loop Baumgarte", "loop stiffness",
+            "loop damping", "tendon coefficients", "tendon stiffness", "tendon damping", "tendon armature", "tendon dry friction",
+            "tendon slack range", "site position"} <= found  # fmt: skip
+
+
+FINGER = """<mujoco model="finger"><compiler angle="radian"/><worldbody><body name="proximal"><joint name="proximal" axis="0 1 0"
+  damping="0.002"/><geom type="capsule" size="0.01" fromto="0 0 0 0.05 0 0" mass="0.05" contype="0"/>
+  <body name="distal" pos="0.05 0 0"><joint name="distal" axis="0 1 0" damping="0.002"/>
+  <geom type="capsule" size="0.008" fromto="0 0 0 0.03 0 0" mass="0.02" contype="0"/></body></body></worldbody>
+  <tendon><fixed name="coupling" stiffness="{}" springlength="0"><joint joint="distal" coef="1"/>
+  <joint joint="proximal" coef="-0.8"/></fixed></tendon><actuator><motor name="pull" joint="proximal"/></actuator></mujoco>"""
+
+
+def test_the_stiffness_of_a_fingers_coupling_is_identified():
+    truth = fx.Simulator(fx.load(FINGER.format(0.2)), dt=2e-3, simd=False)
+    log = fx.Log.of(truth.rollout(truth.reset([0.2, -0.1]), 0.05 * np.sin(np.arange(200) * 0.05)[:, None]))
+    guess = fx.Simulator(fx.load(FINGER.format(0.05)), dt=2e-3, simd=False)
+    fit = fx.identify(guess, log, free=["tendon.coupling.stiffness"])
+    assert float(fit.model.tendons.stiffness[0]) == pytest.approx(0.2, rel=1e-3)
+
+
+def test_a_network_at_the_force_of_a_tendon_takes_part_and_has_gradients():
+    sim = fx.Simulator(fx.load(FINGER.format(0.2)), dt=2e-3, simd=False)
+    blueprint = fx.Blueprint()
+    blueprint.add("tendon.force", inputs=["tendon.length", "tendon.velocity"], net=fx.nets.Dissipative(width=4))
+    hybrid = sim.augment(blueprint)
+    start = hybrid.reset([0.2, -0.1], [0.5, 0.3])
+    assert hybrid.rollout(start, steps=100).status.ok
+    gradient = eqx.filter_grad(lambda s: jnp.sum(s.rollout(start, steps=5).q ** 2))(hybrid)
+    weights = jax.tree.leaves(eqx.filter(gradient.solver, eqx.is_inexact_array))
+    assert sum(float(jnp.abs(w).sum()) for w in weights) > 0

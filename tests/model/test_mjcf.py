@@ -121,7 +121,6 @@ def test_contact_stiffness_carries_the_lighter_tree():
 
 REFUSED = {
     "override": (one(top='<option><flag override="enable"/></option>'), "override"),
-    "ball-limit": (one(kind="ball", joint='range="0 1" limited="true"'), "joint 'j'"),
     "condim": (one(geom='condim="4"'), "'g'"),
     "adhesion": (one(geom='adhesion="2"'), "geom 'g'"),
     "surfacevel": (one(geom='surfacevel="1 0 0 0 0 0"'), "geom 'g'"),
