@@ -1,10 +1,12 @@
 """Detection: from the poses of the bodies to `Contacts`. It knows nothing of forces, so a learned solver can read it too."""
 
-from functools import lru_cache
+from collections.abc import Callable
+from functools import lru_cache, partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jaxtyping import Array, Float
 
 from flexor.contact.contacts import Contacts
@@ -63,7 +65,7 @@ def detect(model: Model, kin: Kinematics) -> Contacts:
         first, second = (
             Placed(take(geom_pos, g), take(geom_rot, g), take(model.geoms.size, g), _vertices(model, g)) for g in (a, b)
         )
-        touch = jax.vmap(NARROW_PHASE[shapes])(first, second)
+        touch = _of_all(NARROW_PHASE[shapes], first, second)
         count = touch.distance.shape[1]
         found.append(Touch(*(x.reshape(-1, *x.shape[2:]) for x in touch)))
         index += [i for i in rows for _ in range(count)]
@@ -81,6 +83,13 @@ def detect(model: Model, kin: Kinematics) -> Contacts:
         pair=np.array(index, INDEX),
         frictional=np.array([t.pairs[i].frictional for i in index], bool),
     )
+
+
+def _of_all(touch: Callable[[Placed, Placed], Touch], first: Placed, second: Placed) -> Touch:
+    """`jax.vmap`, but one pair after the other where pairs are searched: each ends its loops when it is found."""
+    if isinstance(touch, partial):  # those of `convex_pair`
+        return lax.map(lambda pair: touch(*pair), (first, second))
+    return jax.vmap(touch)(first, second)
 
 
 def _vertices(model: Model, geoms: np.ndarray) -> Array | None:

@@ -225,3 +225,19 @@ def test_a_block_tips_over_its_edge_where_its_weight_passes_it(angle, tips):
     end = sim.rollout(sim.reset(), steps=250)
     turned = 2 * np.arccos(np.clip(np.abs(np.asarray(end.q)[-1, 3]), 0, 1))
     assert (turned > 0.1) if tips else (turned < 2e-3)
+
+
+def test_several_pairs_of_a_kind_in_a_kernel():
+    """Three boxes on each other: as many pairs of boxes, all with places of their own."""
+    boxes = "".join(
+        f'<body pos="0 0 {0.1 + 0.2 * i}"><freejoint/><geom name="b{i}" type="box" size="0.1 0.1 0.1"/></body>'
+        for i in range(3)
+    )
+    model = fx.load(f"<mujoco><worldbody>{boxes}</worldbody></mujoco>")
+
+    def distances(q: jax.Array) -> jax.Array:
+        return fx.contact.detect(model, fx.dynamics.forward_kinematics(model, q)).distance
+
+    q = model.reference
+    np.testing.assert_allclose(fx.simd.jit(distances)(q), [0] * 4 + [0.2] * 4 + [0] * 4, atol=1e-12)
+    assert np.isfinite(fx.simd.jit(jax.grad(lambda q: jnp.sum(distances(q))))(q)).all()
