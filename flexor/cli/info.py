@@ -110,7 +110,7 @@ def _pairs(model: Model) -> object:
     rows = []
     for i, pair in enumerate(t.pairs):
         kinds = f"{t.geoms[pair.a].shape}-{t.geoms[pair.b].shape}"
-        friction = float(p.friction[i]) if pair.frictional else "none"
+        friction = float(p.friction[i]) if pair.condim > 1 else "none"
         rows.append([pair.name, kinds, friction, *(float(x[i]) for x in (p.restitution, p.stiffness, p.cfm, p.baumgarte))])
     heads = ["pair", "shapes", ">friction", ">restitution", ">stiffness", ">cfm", ">Baumgarte"]
     return console.table("Contact pairs", heads, rows)

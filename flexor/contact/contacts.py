@@ -6,7 +6,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float, Int
 
 from flexor.dynamics import Kinematics, body_poses, body_velocities
 from flexor.model.model import Model, Pairs
@@ -32,7 +32,7 @@ class Contacts(eqx.Module):
     pairs: Pairs
     bodies: Int[Array, "ncon 2"] | np.ndarray
     pair: Int[Array, " ncon"] | np.ndarray
-    frictional: Bool[Array, " ncon"] | np.ndarray
+    condim: Int[Array, " ncon"] | np.ndarray
 
     def __len__(self) -> int:
         return len(self.pair)
@@ -40,7 +40,13 @@ class Contacts(eqx.Module):
     @property
     def friction(self) -> Float[Array, " ncon"]:
         """Coulomb's coefficient, zero for a pair without friction."""
-        return jnp.where(self.frictional, self.pairs.friction, 0.0)
+        return jnp.where(self.condim > 1, self.pairs.friction, 0.0)
+
+    @property
+    def spin_friction(self) -> Float[Array, "ncon 2"]:
+        """Coefficients of torsional and of rolling friction in m, zero for a pair without."""
+        torsion = jnp.where(self.condim > 3, self.pairs.torsion, 0.0)
+        return jnp.stack([torsion, jnp.where(self.condim > 4, self.pairs.rolling, 0.0)], axis=-1)
 
     @property
     def point(self) -> Float[Array, "ncon 3"]:
@@ -52,7 +58,7 @@ def no_contacts(model: Model) -> Contacts:
     """No candidates at all."""
     none = jnp.zeros((0, 3), model.dtype)
     pairs = jax.tree.map(lambda x: x[:0], model.pairs)
-    return Contacts(none, none, none, none[:, 0], pairs, np.zeros((0, 2), INDEX), np.zeros(0, INDEX), np.zeros(0, bool))
+    return Contacts(none, none, none, none[:, 0], pairs, np.zeros((0, 2), INDEX), np.zeros(0, INDEX), np.zeros(0, INDEX))
 
 
 def tapped(model: Model, kin: Kinematics, contacts: Contacts, tap: Handler = tap) -> tuple[Contacts, Float[Array, " ncon"]]:
@@ -92,7 +98,8 @@ def contact_jacobian(
     Of all candidates, or of the given rows.
     """
     parts = (senses(model, contacts.bodies), contacts.point, contacts.normal)
-    return jax.vmap(partial(jacobian_of_one, model, kin))(*(x if rows is None else x[rows] for x in parts))
+    sense, point, normal = (x if rows is None else x[rows] for x in parts)
+    return jax.vmap(partial(jacobian_of_one, model, kin))(sense, point, normal)
 
 
 def senses(model: Model, bodies: Int[Array, "*n 2"] | np.ndarray) -> Int[Array, "*n nv"]:
@@ -105,14 +112,26 @@ def senses(model: Model, bodies: Int[Array, "*n 2"] | np.ndarray) -> Int[Array, 
 
 
 def jacobian_of_one(
-    model: Model, kin: Kinematics, sense: Int[Array, " nv"], point: Float[Array, "3"], normal: Float[Array, "3"]
-) -> Float[Array, "3 nv"]:
-    """The rows of one candidate."""
+    model: Model,
+    kin: Kinematics,
+    sense: Int[Array, " nv"],
+    point: Float[Array, "3"],
+    normal: Float[Array, "3"],
+    rows: int = 3,
+) -> Float[Array, "rows nv"]:
+    """The rows of one candidate: velocity along the normal and the tangents; and where four or six `rows` are asked for, angular
+    velocity about the normal, and about the tangents."""
     arm = point[None] - take(kin.origin, model.topology.dofs.node)
     columns = kin.S[:, 3:] + cross(kin.S[:, :3], arm)
     frame = jnp.stack([normal, *tangents(normal)])
-    columns = jnp.where(sense[:, None] == 0, 0.0, sense[:, None].astype(columns.dtype) * columns)
-    return jnp.sum(frame[:, None] * columns[None], axis=-1)
+    sign = sense[:, None].astype(columns.dtype)
+
+    def along(frame: Array, columns: Array) -> Array:
+        columns = jnp.where(sense[:, None] == 0, 0.0, sign * columns)
+        return jnp.sum(frame[:, None] * columns[None], axis=-1)
+
+    linear = along(frame, columns)
+    return linear if rows == 3 else jnp.concatenate([linear, along(frame[: rows - 3], kin.S[:, :3])])
 
 
 def relative_velocity(

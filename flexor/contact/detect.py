@@ -81,7 +81,7 @@ def detect(model: Model, kin: Kinematics) -> Contacts:
         pairs=jax.tree.map(lambda x: take(x, order), model.pairs),
         bodies=bodies,
         pair=np.array(index, INDEX),
-        frictional=np.array([t.pairs[i].frictional for i in index], bool),
+        condim=np.array([t.pairs[i].condim for i in index], INDEX),
     )
 
 

@@ -25,16 +25,32 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
-from flexor.contact.laws import SOFT, Block, Row, Slope, contact_law, linearised, row_law, slope, softened, turned
+from flexor.contact.laws import (
+    SOFT,
+    SPINS,
+    Block,
+    Disc,
+    Row,
+    Slope,
+    contact_law,
+    contact_speed,
+    linearised,
+    row_law,
+    slope,
+    softened,
+    turned,
+    turned_back,
+)
 from flexor.contact.problem import Problem, generalised_impulse, velocity, visit, visit_rows
 from flexor.contact.sweep import Scales, bolder, into_disc, inverse3, scales_of, sweep
 from flexor.dynamics.crba import solve_inertia
 from flexor.dynamics.kept import kept
 from flexor.simd import eliminate
-from flexor.spatial import dot, matmul, matvec
+from flexor.spatial import dot, matmul, matvec, take
 
 WRITTEN_OUT = 32  # degrees of freedom up to which an elimination is written out, its zeros found
 SWEEPS = (12, 96)  # sweeps in the first iteration, doubled from one to the next, and at most
+DISCS = (slice(1, 3), *SPINS)  # rows of a contact whose impulses lie in a disc each
 NEWTON = 3  # Newton steps in an iteration
 STALE = 5  # iterations without progress after which there is no hope of any
 
@@ -110,10 +126,12 @@ def _best(p: Problem, new: _Point, old: _Point) -> _Point:
     return _Point(jnp.where(closer, new.u, old.u), x, y, jnp.where(closer, new.error, old.error))
 
 
-def _aim(u: Array, x: Array, block: Block, A: Array) -> tuple[Array, Array]:
-    """Impulses (normal, tangents) that a contact would like, before projection, given the velocity now."""
-    lack = matvec(block.J, u) + block.cfm * x
-    return x[0] - (lack[0] - block.wanted) / A[0, 0], x[1:] - block.rate * lack[1:]
+def _aim(u: Array, x: Array, block: Block, A: Array) -> tuple[Array, list[tuple[slice, Array, Array, Array]]]:
+    """What a contact would like, before projection, given the velocity now: its normal impulse, and of each disc (the tangents,
+    the spins) the rows, the coefficient of friction, the rate and the impulse."""
+    lack = contact_speed(block, u, x)
+    discs = [(slice(1, 3), block.friction, block.rate), *block.spins]
+    return x[0] - (lack[0] - block.wanted) / A[0, 0], [(r, mu, rate, x[r] - rate * lack[r]) for r, mu, rate in discs]
 
 
 def _aim_row(u: Array, y: Array, row: Row, a: Array) -> Array:
@@ -126,10 +144,12 @@ def residual(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> Array:
 
     def contact(worst: Array, item: tuple[Array, Block, Array]) -> tuple[Array, None]:
         x, block, A = item
-        normal, tangent = _aim(u, x, block, A)
-        off_n = (x[0] - jnp.maximum(normal, 0.0)) * A[0, 0]
-        off_t = (x[1:] - into_disc(tangent, block.friction * jnp.maximum(x[0], 0.0))) / block.rate
-        return jnp.maximum(worst, jnp.maximum(jnp.abs(off_n), jnp.max(jnp.abs(off_t)))), None
+        normal, discs = _aim(u, x, block, A)
+        off = jnp.abs((x[0] - jnp.maximum(normal, 0.0)) * A[0, 0])
+        for rows, friction, rate, aim in discs:
+            off_t = (x[rows] - into_disc(aim, friction * jnp.maximum(x[0], 0.0))) / rate
+            off = jnp.maximum(off, jnp.max(jnp.abs(off_t)))
+        return jnp.maximum(worst, off), None
 
     def limit(worst: Array, item: tuple[Array, Row, Array]) -> tuple[Array, None]:
         y, row, a = item
@@ -137,14 +157,15 @@ def residual(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> Array:
         return jnp.maximum(worst, jnp.abs(off)), None
 
     zero = jnp.zeros((), x.dtype)
-    worst, _ = visit(p.cones.active, contact, lambda w, _: (w, None), zero, (x, p.cones.blocks(scales.rate), scales.A))
+    blocks = p.cones.blocks(scales.rate, scales.spin_rate)
+    worst, _ = visit(p.cones.active, contact, lambda w, _: (w, None), zero, (x, blocks, scales.A))
     return visit_rows(p.rows.active, limit, lambda w, _: (w, None), worst, (y, p.rows.data(), scales.a_row))[0]
 
 
-def _mode(u: Array, x: Array, block: Block, A: Array) -> tuple[Array, Array]:
-    """Mode of a contact (closed, sliding), by where projection puts it."""
-    normal, tangent = _aim(u, x, block, A)
-    return normal > 0, dot(tangent, tangent) >= (block.friction * x[0]) ** 2
+def _mode(u: Array, x: Array, block: Block, A: Array) -> tuple[Array, ...]:
+    """Mode of a contact (closed, sliding, whether each spin slides), by where projection puts it."""
+    normal, discs = _aim(u, x, block, A)
+    return normal > 0, *(dot(aim, aim) >= (friction * x[0]) ** 2 for _, friction, _, aim in discs)
 
 
 def _mode_row(u: Array, y: Array, row: Row, a: Array) -> tuple[Array, Array]:
@@ -164,16 +185,21 @@ class _Laws(NamedTuple):
 
 def _laws(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> tuple[_Laws, _Laws]:
     """The laws of all contacts and of all rows, each in the mode that its impulse is in."""
-    blocks, rows = p.cones.blocks(scales.rate), p.rows.data()
-    closed, sliding = _each(_mode, (p.cones.active, p.cones.active), (u, x, blocks, scales.A), (None, 0, 0, 0))
+    blocks, rows = p.cones.blocks(scales.rate, scales.spin_rate), p.rows.data()
+    closed, *sliding = _each(_mode, (p.cones.active, p.cones.active), (u, x, blocks, scales.A), (None, 0, 0, 0))
     low, high = _each(_mode_row, (p.rows.active, p.rows.active), (u, y, rows, scales.a_row), (None, 0, 0, 0))
-    v, v_row = matvec(p.cones.J, u) + p.cones.cfm[:, None] * x, matvec(p.rows.J, u) + p.rows.cfm * y
+    v, v_row = matvec(p.cones.J, u) + _compliance(p.cones.cfm, x) * x, matvec(p.rows.J, u) + p.rows.cfm * y
     idle = ~p.rows.active  # an idle row stays where it is: at zero, as if that were its lower bound
     rows = rows._replace(low=jnp.where(idle, 0.0, rows.low))
-    part, part_row = ((closed & p.cones.active, sliding), v, x, blocks), ((low | idle, high), v_row, y, rows)
+    part, part_row = ((closed & p.cones.active, *sliding), v, x, blocks), ((low | idle, high), v_row, y, rows)
     R, Rv, Rx = _each(partial(linearised, contact_law), (v, scales.A, scales.A), part)
     r, rv, rx = _each(partial(linearised, row_law), (v_row, v_row, v_row), part_row)
     return _Laws(R, Rv, Rx, (contact_law, *part)), _Laws(r, rv, rx, (row_law, *part_row))
+
+
+def _compliance(cfm: Array, x: Array) -> Array:
+    """The compliance of every row of all contacts: that of normal and tangents, none for angular rows."""
+    return cfm[:, None] * jnp.asarray(np.arange(x.shape[1]) < 3, x.dtype)[None] if x.shape[1] > 3 else cfm[:, None]
 
 
 def _each(f: Callable[..., Any], none: Any, items: tuple[Any, ...], axes: Any = 0) -> Any:
@@ -193,16 +219,17 @@ def _newton(p: Problem, scales: Scales, own: Scales, now: _Point) -> _Point:
         return None, item[0] + item[1]
 
     def point_at(length: Array) -> _Point:
-        def contact(_: None, item: tuple[Array, Array, Array]) -> tuple[None, Array]:
-            x, dx, friction = item
+        def contact(_: None, item: tuple[Array, Array, Block]) -> tuple[None, Array]:
+            x, dx, block = item
             xn = jnp.maximum(x[0] + length * dx[0], 0.0)
-            return None, jnp.concatenate([xn[None], into_disc(x[1:] + length * dx[1:], friction * xn)])
+            discs = [(slice(1, 3), block.friction), *((rows, mu) for rows, mu, _ in block.spins)]
+            return None, jnp.concatenate([xn[None], *(into_disc(x[r] + length * dx[r], mu * xn) for r, mu in discs)])
 
         def row(_: None, item: tuple[Array, ...]) -> tuple[None, Array]:
             y, dy, low, high = item
             return None, jnp.clip(y + length * dy, low, high)
 
-        _, x = visit(p.cones.active, contact, stay, None, (now.x, dx, p.cones.friction))
+        _, x = visit(p.cones.active, contact, stay, None, (now.x, dx, p.cones.blocks(scales.rate, scales.spin_rate)))
         _, y = visit_rows(p.rows.active, row, stay, None, (now.y, dy, p.rows.low, p.rows.high))
         return _point(p, scales, x, y)
 
@@ -224,14 +251,18 @@ def _newton_step(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> tu
     With dx = -(z + K J du) and M du = J^T dx, the step solves (M + sum J^T K J) du = -sum J^T z.
     """
 
-    def contact(carry: tuple[Array, Array], item: tuple[Array, Block, Array, Array]) -> tuple[Any, Slope]:
-        x, block, A, stiff = item
-        k = slope(block, A, stiff, u, x)
-        n, a, c = turned(k.aim, block.J)
-        H, b = carry
-        for left, right in ((n + k.cone * a, k.normal * n), (a, k.along * a), (c, k.across * c)):
-            H = H + left[:, None] * right[None]
-        return (H, b - (n * k.z[0] + a * k.z[1] + c * k.z[2])), k
+    def contact(carry: tuple[Array, Array], item: tuple[Any, ...]) -> tuple[Any, Slope]:
+        x, block, A, stiff, spin_stiff = item
+        k = slope(block, A, stiff, spin_stiff, u, x)
+        n, (H, b) = block.J[0], carry
+        left, force, more = n, n * k.z, []
+        for rows, disc in zip(DISCS, k.discs, strict=False):
+            a, c = turned(disc.aim, block.J[rows])
+            left, force = left + disc.cone * a, force + (a * disc.z[0] + c * disc.z[1])
+            more += [(a, disc.along * a), (c, disc.across * c)]
+        for column, row in ((left, k.normal * n), *more):
+            H = H + column[:, None] * row[None]
+        return (H, b - force), k
 
     def limit(carry: tuple[Array, Array], item: tuple[Array, Row, Array]) -> tuple[Any, Any]:
         y, row, a = item
@@ -242,8 +273,10 @@ def _newton_step(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> tu
         return (H + row.J[:, None] * (K * row.J)[None], b - row.J * z), (K, z)
 
     zero, zeros = jnp.zeros((), x.dtype), jnp.zeros_like(p.free)
-    blocks = (x, p.cones.blocks(scales.rate), scales.A, scales.stiff)
-    idle = Slope(jnp.zeros(2, x.dtype), zero, zero, zero, zero, jnp.zeros(3, x.dtype))
+    blocks = (x, p.cones.blocks(scales.rate, scales.spin_rate), scales.A, scales.stiff, scales.spin_stiff)
+    widths = [rows.stop - rows.start for rows in DISCS if rows.stop <= x.shape[1]]
+    discs = [Disc(jnp.zeros(n, x.dtype), zero, zero, zero, jnp.zeros(2, x.dtype)) for n in widths]
+    idle = Slope(zero, zero, tuple(discs))
     system, slopes = visit(p.cones.active, contact, lambda c, _: (c, idle), (p.M, zeros), blocks)
     rows = (y, p.rows.data(), scales.a_row)
     system, row_slopes = visit_rows(p.rows.active, limit, lambda c, _: (c, (zero, zero)), system, rows)
@@ -251,18 +284,20 @@ def _newton_step(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> tu
 
     def response(_: None, item: tuple[Array, Slope]) -> tuple[None, Array]:
         J, k = item
-        dn, da, dc = turned(k.aim, matvec(J, du))
-        normal = k.normal * dn
-        along, across = k.z[1] + k.along * da + k.cone * normal, k.z[2] + k.across * dc
-        return None, -jnp.stack(
-            [k.z[0] + normal, k.aim[0] * along - k.aim[1] * across, k.aim[1] * along + k.aim[0] * across]
-        )
+        dv = matvec(J, du)
+        normal = k.normal * dv[0]
+        found = [(k.z + normal)[None]]
+        for rows, disc in zip(DISCS, k.discs, strict=False):
+            da, dc = turned(disc.aim, dv[rows])
+            along, across = disc.z[0] + disc.along * da + disc.cone * normal, disc.z[1] + disc.across * dc
+            found.append(turned_back(disc.aim, along, across))
+        return None, -jnp.concatenate(found)
 
     def response_row(_: None, item: tuple[Array, tuple[Array, Array]]) -> tuple[None, Array]:
         J, (K, z) = item
         return None, -z - K * dot(J, du)
 
-    _, dx = visit(p.cones.active, response, lambda _, item: (None, idle.z), None, (p.cones.J, slopes))
+    _, dx = visit(p.cones.active, response, lambda _, item: (None, jnp.zeros_like(x[0])), None, (p.cones.J, slopes))
     _, dy = visit_rows(p.rows.active, response_row, lambda _, item: (None, zero), None, (p.rows.J, row_slopes))
     return dx, dy
 
@@ -311,12 +346,14 @@ def _solve_jvp(iterations: int, tolerance: float, primals: Any, tangents: Any) -
     contact, row = _laws(p, scales, u, x, y)
     respond = _responses(p, scales, contact, row)
     b = matvec(p.M, dp.free) - matvec(dp.M, u - p.free) + generalised_impulse(dp.cones.J, x) + y @ dp.rows.J
-    dv = matvec(dp.cones.J, u) + dp.cones.cfm[:, None] * x
-    r = matvec(contact.Rv, dv) + _data_tangents(contact.part, dp.cones.blocks(jnp.zeros_like(p.cones.wanted)))
+    dv = matvec(dp.cones.J, u) + _compliance(dp.cones.cfm, x) * x
+    still_rates = (jnp.zeros_like(scales.rate), None if scales.spin_rate is None else jnp.zeros_like(scales.spin_rate))
+    r = matvec(contact.Rv, dv) + _data_tangents(contact.part, dp.cones.blocks(*still_rates))
     r_row = row.Rv * (matvec(dp.rows.J, u) + dp.rows.cfm * y) + _data_tangents(row.part, dp.rows.data())
     dx, dy = respond(b, r, r_row)
     du = solve_inertia(p.M, p.chol, b + generalised_impulse(p.cones.J, dx) + dy @ p.rows.J)
-    off = matvec(contact.Rv, matvec(p.cones.J, du) + p.cones.cfm[:, None] * dx) + matvec(contact.Rx, dx) + r
+    moved = matvec(p.cones.J, du) + _compliance(p.cones.cfm, x) * dx
+    off = matvec(contact.Rv, moved) + matvec(contact.Rx, dx) + r
     off_row = row.Rv * (matvec(p.rows.J, du) + p.rows.cfm * dy) + row.Rx * dy + r_row
     more, more_row = respond(jnp.zeros_like(b), off, off_row)
     du = du + solve_inertia(p.M, p.chol, generalised_impulse(p.cones.J, more) + more_row @ p.rows.J)
@@ -326,7 +363,11 @@ def _solve_jvp(iterations: int, tolerance: float, primals: Any, tangents: Any) -
 
 def _responses(p: Problem, scales: Scales, contact: _Laws, row: _Laws) -> Callable[..., tuple[Array, Array]]:
     """The linear map (b, r, r_row) -> (dx, dy) of the linearised laws; what it needs is computed once."""
-    E_inv = _each(inverse3, scales.A, (contact.Rx + softened(p.cones.cfm, scales.A)[:, None, None] * contact.Rv,))
+    soft = softened(p.cones.cfm, scales.A)[:, None, None]
+    if scales.spin_stiff is not None:
+        spins = 1 / take(scales.spin_stiff.T, np.array([0, 1, 1])[: p.cones.J.shape[1] - 3]).T
+        soft = jnp.concatenate([jnp.broadcast_to(soft[:, 0], (len(soft), 3)), spins], axis=1)[:, None]
+    E_inv = _each(_inverse, contact.Rx, (contact.Rx + soft * contact.Rv,))
     E_row = row.Rx + jnp.maximum(p.rows.cfm, SOFT * scales.a_row) * row.Rv
     KJ, KJ_row = matmul(matmul(E_inv, contact.Rv), p.cones.J), (row.Rv / E_row)[:, None] * p.rows.J
     H = p.M + p.rows.J.T @ KJ_row
@@ -339,6 +380,30 @@ def _responses(p: Problem, scales: Scales, contact: _Laws, row: _Laws) -> Callab
         return -z - matvec(KJ, du), -z_row - matvec(KJ_row, du)
 
     return respond
+
+
+def _inverse(E: Array) -> Array:
+    """Inverse of E of one contact; with spins each disc knows itself and the normal alone."""
+    if len(E) == 3:
+        return inverse3(E)
+    out, normal = jnp.zeros_like(E), 1 / _nonzero(E[0, 0])
+    out = out.at[0, 0].set(normal)
+    for rows in DISCS:
+        if rows.stop <= len(E):
+            own = _inverse2(E[rows, rows])
+            out = out.at[rows, rows].set(own).at[rows, 0].set(-matvec(own, E[rows, 0]) * normal)
+    return out
+
+
+def _inverse2(E: Array) -> Array:
+    if len(E) == 1:
+        return 1 / _nonzero(E)
+    det = E[0, 0] * E[1, 1] - E[0, 1] * E[1, 0]
+    return jnp.stack([jnp.stack([E[1, 1], -E[0, 1]]), jnp.stack([-E[1, 0], E[0, 0]])]) / _nonzero(det)
+
+
+def _nonzero(x: Array) -> Array:
+    return jnp.where(jnp.abs(x) > jnp.finfo(x.dtype).tiny, x, 1.0)
 
 
 def _data_tangents(part: tuple[Any, ...], ddata: Any) -> Array:

@@ -51,6 +51,11 @@ class Mixed(AbstractContact):
             raise ValueError(
                 f"Mixed(soft='{self.soft}') matches no pair of '{model.topology.name}'; it has {known or 'none'}."
             )
+        spinning = [p.name for p in model.topology.pairs if p.condim > 3 and fnmatchcase(p.name, self.soft)]
+        if spinning:
+            raise ValueError(
+                f"Mixed(soft='{self.soft}') matches '{spinning[0]}', whose torsional friction Penalty() has not."
+            )
 
     def init(self, model: Model) -> Impulses:
         return no_impulses(model, len(self._split(model, candidates(model.topology))[1]))

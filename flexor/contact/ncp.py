@@ -45,11 +45,12 @@ from flexor.taps import listening
 
 
 class Impulses(eqx.Module):
-    """What the NCP remembers and reports: impulses of contacts (normal, two tangents) and of the rows of the joints, in N s and
-    N m s; `residual`, the largest violation of the contact laws in m/s or rad/s; the number of iterations it took; how many
-    candidates that touch had no place among `NCP.most`; and, where contacts have no places of their own, the `key` of each."""
+    """What the NCP remembers and reports: impulses of contacts (normal, two tangents, and with torsional or rolling friction the
+    moments about the three) and of the rows of the joints, in N s and N m s; `residual`, the largest violation of the contact
+    laws in m/s or rad/s; the number of iterations it took; how many candidates that touch had no place among `NCP.most`; and,
+    where contacts have no places of their own, the `key` of each."""
 
-    contact: Float[Array, "ncon 3"]
+    contact: Float[Array, "ncon rows"]
     joint: Float[Array, " nrow"]
     residual: Float[Array, ""]
     iterations: Int[Array, ""]
@@ -123,7 +124,7 @@ class NCP(AbstractContact):
         """The contacts, and their times of impact. Jacobians are computed for those alone that may touch in the step: by their
         velocities where each candidate has its place, else for all that were found near."""
         (model, kin, _, qd), free, dt = step.start, step.velocity, step.dt
-        more = _added_velocity(step, loads, contacts)
+        more, rows = _added_velocity(step, loads, contacts), model.topology.contact_rows
         free_normal = contact_velocity(model, kin, contacts, free)[:, 0] if key is None else None
 
         def may_touch(free_normal: Array) -> Array:
@@ -131,14 +132,15 @@ class NCP(AbstractContact):
 
         def touch(_: None, item: tuple[Any, ...]) -> tuple[None, tuple[Array, ...]]:
             (bodies, sense, a, b, normal), (depth, more, free_normal, restitution, baumgarte) = item
-            J = jacobian_of_one(model, kin, senses(model, bodies) if sense is None else sense, (a + b) / 2, normal)
+            sense = senses(model, bodies) if sense is None else sense
+            J = jacobian_of_one(model, kin, sense, (a + b) / 2, normal, rows)
             before = dot(J[0], qd) if more is None else dot(J[0], qd) + more
             free_normal = dot(J[0], free) if free_normal is None else free_normal
             time, wanted = impact(-depth, before, free_normal, dt, restitution, baumgarte, self.push_out)
             return None, (J, inverse_times(chol, jax.lax.stop_gradient(J.T)), time, wanted, free_normal)
 
         def idle(_: None, item: tuple[Any, ...]) -> tuple[None, tuple[Array, ...]]:
-            J, zero = jnp.zeros((3, len(qd)), qd.dtype), jnp.zeros((), qd.dtype)
+            J, zero = jnp.zeros((rows, len(qd)), qd.dtype), jnp.zeros((), qd.dtype)
             return None, (J, J.T, zero, zero, zero)
 
         pairs = contacts.pairs
@@ -147,7 +149,9 @@ class NCP(AbstractContact):
         places = (None if key is None else contacts.bodies, sense, contacts.point_a, contacts.point_b, contacts.normal)
         speeds = (depth, more, free_normal, pairs.restitution, pairs.baumgarte)
         _, (J, Y, time, wanted, speed) = visit(near, touch, idle, None, (places, speeds))
-        cones = Cones(J, Y, wanted, pairs.cfm, contacts.friction, near if key is None else near & may_touch(speed))
+        active = near if key is None else near & may_touch(speed)
+        spin = contacts.spin_friction if rows > 3 else None
+        cones = Cones(J, Y, wanted, pairs.cfm, contacts.friction, active, spin)
         return (cones, time) if key is None else stored((cones, time))
 
     def _report(self, step: FreeStep, loads: Loads, assembled: _Assembled, solution: Solution) -> Outcome:
@@ -184,7 +188,8 @@ class NoContact(AbstractContact):
 
 def no_impulses(model: Model, contacts: int, *, keyed: bool = False) -> Impulses:
     """Those before the first step."""
-    contact, joint = jnp.zeros((contacts, 3), model.dtype), jnp.zeros(row_count(model), model.dtype)
+    contact = jnp.zeros((contacts, model.topology.contact_rows), model.dtype)
+    joint = jnp.zeros(row_count(model), model.dtype)
     key = jnp.full(contacts, -1, INDEX) if keyed else None
     return Impulses(contact, joint, jnp.zeros((), model.dtype), jnp.zeros((), int), jnp.zeros((), int), key)
 
@@ -238,7 +243,7 @@ def _tapped_forces(step: FreeStep, loads: Loads, x: Array, y: Array, J_row: Arra
     """Gives the impulses their names as forces: what listeners add to the impulses of contacts, None if nothing, and to the
     generalised impulses of the joints."""
     dt = step.dt
-    forces = {"contact.normal_force": x[:, 0] / dt, "contact.friction_force": x[:, 1:] / dt}
+    forces = {"contact.normal_force": x[:, 0] / dt, "contact.friction_force": x[:, 1:3] / dt}
     for kind, rows in row_slices(step.start.model.topology).items():
         forces[f"joint.{kind}_force"] = y[rows] @ J_row[rows] / dt
     tapped_forces = {name: loads.tap(name, force) for name, force in forces.items()}
@@ -248,5 +253,5 @@ def _tapped_forces(step: FreeStep, loads: Loads, x: Array, y: Array, J_row: Arra
     if normal is not None or friction is not None:
         contact = jnp.zeros_like(x)
         contact = contact if normal is None else contact.at[:, 0].set(normal)
-        contact = contact if friction is None else contact.at[:, 1:].set(friction)
+        contact = contact if friction is None else contact.at[:, 1:3].set(friction)
     return contact, [z for z in joint if z is not None]

@@ -32,7 +32,6 @@ from flexor.spatial import cross, dot, gathered, rotate, take
 
 FAR = 1e6  # distance in m of a place in the list that is empty
 POINTS = 4  # candidates that a pair has at most
-SLACK = 1.2  # box around a mesh over its description: vertices are parameters and may move
 
 # Half sizes of the box around a shape, as a linear map of MuJoCo's size numbers; a mesh has none.
 _HALF_SIZES = {
@@ -105,7 +104,7 @@ def _listed(model: Model, pool: _Pool, row: Array, places: Int[Array, " most"], 
     t = model.topology
     owner = np.array([g.body for g in t.geoms], INDEX)
     bodies = stored(jnp.asarray(np.array([(owner[p.a], owner[p.b]) for p in t.pairs], INDEX)))
-    frictional = stored(jnp.asarray(np.array([p.frictional for p in t.pairs], bool)))
+    condim = stored(jnp.asarray(np.array([p.condim for p in t.pairs], INDEX)))
     parameters = stored(model.pairs)
     dtype = pool.touch.distance.dtype
     up = jnp.zeros(3, dtype).at[2].set(1.0)
@@ -121,7 +120,7 @@ def _listed(model: Model, pool: _Pool, row: Array, places: Int[Array, " most"], 
     def visit(_: None, place: Array) -> tuple[None, tuple[tuple[Any, ...], Array]]:
         touch, pair, key = lax.cond(place >= 0, fill, leave, jnp.maximum(place, 0))
         pairs = jax.tree.map(lambda x: gathered(x, pair), parameters)
-        listed = (pairs, gathered(bodies, pair), pair, gathered(frictional, pair))
+        listed = (pairs, gathered(bodies, pair), pair, gathered(condim, pair))
         return None, ((*touch, *listed), key)
 
     rows, keys = lax.scan(visit, None, places)[1]
@@ -149,15 +148,28 @@ def _bounds(now: Instant, velocity: Float[Array, " nv"]) -> _Bounds:
     pos, rot = placed_geoms(model, kin)
     linear = np.array([_HALF_SIZES.get(g.shape, np.zeros((3, 3))) for g in t.geoms], float)
     half = jnp.sum(jnp.asarray(linear, pos.dtype) * model.geoms.size[:, None], axis=-1)
-    boxes = np.array([g.box or (0.0,) * 6 for g in t.geoms], float)
-    half = half + jnp.asarray(SLACK * boxes[:, 3:], pos.dtype)
-    centre = pos + rotate(rot, jnp.asarray(boxes[:, :3], pos.dtype))
+    centre = pos
+    meshes = np.array([i for i, g in enumerate(t.geoms) if g.shape == "mesh"], INDEX)
+    if len(meshes):
+        low, high = _corners(now.model, meshes)
+        half = half.at[meshes].set((high - low) / 2)
+        centre = centre.at[meshes].add(rotate(take(rot, meshes), (high + low) / 2))
     owner = np.array([g.body for g in t.geoms], INDEX)
     twist = take(body_velocities(model, kin, lax.stop_gradient(velocity)), owner)
     arm = centre - take(body_poses(model, kin)[0], owner)
     radius = jnp.sqrt(dot(half, half))
     spin = radius * jnp.sqrt(dot(twist[:, :3], twist[:, :3]))
     return _Bounds(pos, rot, centre, half, radius, twist[:, 3:] + cross(twist[:, :3], arm), spin)
+
+
+def _corners(model: Model, meshes: np.ndarray) -> tuple[Float[Array, "n 3"], Float[Array, "n 3"]]:
+    """Least and largest coordinates of meshes in their own frames: known while tracing, unless the vertices are an argument."""
+    rows = _vertex_rows(model.topology, meshes)
+    if isinstance(model.geoms.vertices, jax.core.Tracer):
+        corners = take(lax.stop_gradient(model.geoms.vertices), rows)
+        return jnp.min(corners, axis=1), jnp.max(corners, axis=1)
+    known = np.asarray(model.geoms.vertices)[rows]
+    return jnp.asarray(known.min(axis=1)), jnp.asarray(known.max(axis=1))
 
 
 def _vertex_rows(t: Topology, geoms: np.ndarray, count: int | None = None) -> np.ndarray:

@@ -32,6 +32,15 @@ class Penalty(AbstractContact):
     def sources(self, model: Model) -> tuple[str, ...]:
         return ()
 
+    def check(self, model: Model) -> None:
+        """Raises about pairs with torsional or rolling friction, which it has not."""
+        spinning = [p.name for p in model.topology.pairs if p.condim > 3]
+        if spinning:
+            raise ValueError(
+                f"Penalty() has no torsional or rolling friction, which pair '{spinning[0]}' of '{model.topology.name}' has: use "
+                'contact=NCP(), or load with ignore=["condim"].'
+            )
+
     def forces(self, now: Instant) -> Loads:
         model, kin, _, qd = now
         joints = self.limit_force(now) + self.friction_force(now)

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float
 
-from flexor.contact.laws import Block, Row
+from flexor.contact.laws import Block, Row, Spin
 from flexor.spatial import matvec
 
 FEW = 4  # rows that are not worth a question whether any of them is active
@@ -17,19 +17,21 @@ MANY = 48  # rows of which some always are
 
 
 class Cones(NamedTuple):
-    """Contacts as the solver takes them: blocks of a normal and two tangents, with impulses in a circular cone; `wanted` is w of
-    the normal."""
+    """Contacts as the solver takes them: blocks of a normal and two tangents, with impulses in a circular cone, and of spins if
+    there is torsional or rolling friction (`laws.py`); `wanted` is w of the normal."""
 
-    J: Float[Array, "n 3 nv"]
-    Y: Float[Array, "n nv 3"]
+    J: Float[Array, "n rows nv"]
+    Y: Float[Array, "n nv rows"]
     wanted: Float[Array, " n"]
     cfm: Float[Array, " n"]
     friction: Float[Array, " n"]
     active: Bool[Array, " n"]
+    spin_friction: Float[Array, "n 2"] | None = None
 
-    def blocks(self, rate: Array) -> Block:
-        """All contacts; `rate` scales their slip to impulses."""
-        return Block(self.J, self.wanted, self.cfm, self.friction, rate)
+    def blocks(self, rate: Array, spin_rate: Array | None) -> Block:
+        """All contacts; the rates scale their slip and spin to impulses."""
+        spin = None if self.spin_friction is None or spin_rate is None else Spin(self.spin_friction, spin_rate)
+        return Block(self.J, self.wanted, self.cfm, self.friction, rate, spin)
 
 
 class Bounded(NamedTuple):
@@ -96,6 +98,6 @@ def velocity(p: Problem, x: Array, y: Array) -> Array:
     return visit_rows(p.rows.active, push_row, lambda u, _: (u, None), u, (p.rows.Y, y))[0]
 
 
-def generalised_impulse(J: Float[Array, "n 3 nv"], x: Float[Array, "n 3"]) -> Float[Array, " nv"]:
+def generalised_impulse(J: Float[Array, "n rows nv"], x: Float[Array, "n rows"]) -> Float[Array, " nv"]:
     """J^T x of all contacts."""
     return jnp.einsum("nka,nk->a", J, x) if len(J) else jnp.zeros(J.shape[2], J.dtype)

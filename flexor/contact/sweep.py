@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from flexor.contact.laws import Block, softened
+from flexor.contact.laws import SOFT, Block, softened
 from flexor.contact.problem import Problem, visit, visit_rows
 from flexor.spatial import cross, dot, matmul, matvec
 
@@ -28,7 +28,7 @@ class Scales(NamedTuple):
     """Own compliance of contacts and rows (with CFM), and what the projections take from it: impulses that stop a contact
     altogether (`stick`, over-relaxed), its normal alone (`normal`), its slip (`rate`), or the slip that comes of stopping the
     normal (`slip`), each for a unit of velocity; `hold`, the square of the friction that may hold it at once, negative where it
-    may jam; and the stiffness that Newton's method gives a contact."""
+    may jam; the stiffness that Newton's method gives a contact; and the rates and stiffnesses of its spins."""
 
     A: Array
     stick: Array
@@ -38,6 +38,8 @@ class Scales(NamedTuple):
     rate: Array
     stiff: Array
     a_row: Array
+    spin_rate: Array | None = None
+    spin_stiff: Array | None = None
 
 
 def scales_of(p: Problem) -> Scales:
@@ -45,7 +47,7 @@ def scales_of(p: Problem) -> Scales:
 
     def contact(_: None, item: tuple[Array, Array, Array, Array]) -> tuple[None, tuple[Array, ...]]:
         J, Y, cfm, friction = item
-        A = matmul(J, Y) + cfm * eye
+        A = matmul(J[:3], Y[:, :3]) + cfm * eye
         # a direction in which nothing moves has no compliance; any positive number serves there, since no impulse can act
         A = A.at[0, 0].set(jnp.where(A[0, 0] > tiny, A[0, 0], 1.0))
         slip = _largest(A[1:, 1:])
@@ -53,19 +55,33 @@ def scales_of(p: Problem) -> Scales:
         coupled = dot(A[1:, 0], A[1:, 0])
         jams = (friction**2 * coupled > A[0, 0] ** 2) & (coupled > ONE_WAY * A[0, 0] * slip)
         hold = jnp.where(jams, -1.0, friction**2)
-        return None, (A, STICK * inverse3(A), hold, (rate * normal) * A[1:, 0], normal, rate, 1 / softened(cfm, A))
+        own = (A, STICK * inverse3(A), hold, (rate * normal) * A[1:, 0], normal, rate, 1 / softened(cfm, A))
+        return None, (*own, *_spin_scales(J, Y))
 
     def row(_: None, item: tuple[Array, Array, Array]) -> tuple[None, Array]:
         a = dot(item[0], item[1]) + item[2]
         return None, jnp.where(a > tiny, a, 1.0)
 
     one = jnp.ones((), p.cones.J.dtype)
-    idle = (eye, eye, one, jnp.zeros(2, p.cones.J.dtype), one, one, one)
-    _, (A, stick, hold, slip, normal, rate, stiff) = visit(
+    spins = () if p.cones.J.shape[1] == 3 else (jnp.ones(2, one.dtype),) * 2
+    idle = (eye, eye, one, jnp.zeros(2, p.cones.J.dtype), one, one, one, *spins)
+    _, (A, stick, hold, slip, normal, rate, stiff, *spin) = visit(
         p.cones.active, contact, lambda _, item: (None, idle), None, (p.cones.J, p.cones.Y, p.cones.cfm, p.cones.friction)
     )
     _, a_row = visit_rows(p.rows.active, row, lambda _, item: (None, one), None, (p.rows.J, p.rows.Y, p.rows.cfm))
-    return Scales(A, stick, hold, slip, normal, rate, stiff, a_row)
+    return Scales(A, stick, hold, slip, normal, rate, stiff, a_row, *spin)
+
+
+def _spin_scales(J: Array, Y: Array) -> tuple[Array, ...]:
+    """Rates and stiffnesses of torsion and rolling; nothing where a contact has three rows."""
+    if len(J) == 3:
+        return ()
+    tiny = jnp.finfo(J.dtype).tiny
+    torsion = dot(J[3], Y[:, 3])
+    rolling = _largest(matmul(J[4:], Y[:, 4:])) if len(J) == 6 else torsion
+    a = jnp.stack([torsion, rolling])
+    rate = 1 / jnp.where(a > tiny, a, 1.0)
+    return rate, rate / SOFT
 
 
 def bolder(scales: Scales, count: Array) -> Scales:
@@ -81,7 +97,8 @@ def bolder(scales: Scales, count: Array) -> Scales:
 
 def sweep(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> tuple[Array, Array, Array]:
     """One projected Gauss-Seidel sweep over all contacts, then over all rows; u is the velocity with these impulses."""
-    items = (x, p.cones.blocks(scales.rate), p.cones.Y, scales.A, scales.stick, scales.hold, scales.slip, scales.normal)
+    blocks = p.cones.blocks(scales.rate, scales.spin_rate)
+    items = (x, blocks, p.cones.Y, scales.A, scales.stick, scales.hold, scales.slip, scales.normal)
     u, x = visit(p.cones.active, _visit_contact, lambda u, item: (u, item[0]), u, items)
     u, y = visit_rows(p.rows.active, _visit_row, lambda u, item: (u, item[0]), u, (y, p.rows.data(), p.rows.Y, scales.a_row))
     return u, x, y
@@ -89,7 +106,11 @@ def sweep(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> tuple[Arr
 
 def _visit_contact(u: Array, item: tuple[Any, ...]) -> tuple[Array, Array]:
     """One contact given all others: the sticking impulse if the cone holds it, else one on the cone's edge; both over-relaxed."""
-    x, block, Y, A, S, hold, G, normal = item
+    whole, block, Y, A, S, hold, G, normal = item
+    if block.spin is not None:
+        u, new = _visit_contact(u, (whole[:3], block._replace(J=block.J[:3], spin=None), Y[:, :3], A, S, hold, G, normal))
+        return _visit_spins(u, whole, new, block, Y)
+    x = whole
     given = block.cfm * x - jnp.zeros_like(x).at[0].set(block.wanted)
     # two sums side by side: everything here waits for the last
     lack = (given + matvec(block.J[:, ::2], u[::2])) + matvec(block.J[:, 1::2], u[1::2])
@@ -97,6 +118,16 @@ def _visit_contact(u: Array, item: tuple[Any, ...]) -> tuple[Array, Array]:
     holds = (stick[0] > 0) & (dot(stick[1:], stick[1:]) <= hold * stick[0] ** 2)
     new = lax.cond(holds, lambda: stick, lambda: _slide(x, lack, block, A, G, normal))
     return u + matvec(Y, new - x), new
+
+
+def _visit_spins(u: Array, x: Array, new: Array, block: Block, Y: Array) -> tuple[Array, Array]:
+    """The spins of a contact whose normal and tangents have their `new` impulses: each projected into its disc."""
+    found = [new]
+    for rows, friction, rate in block.spins:
+        impulse = into_disc(x[rows] - rate * matvec(block.J[rows], u), friction * new[0])
+        u = u + matvec(Y[:, rows], impulse - x[rows])
+        found.append(impulse)
+    return u, jnp.concatenate(found)
 
 
 def _slide(x: Array, lack: Array, block: Block, A: Array, G: Array, normal: Array) -> Array:

@@ -146,12 +146,12 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
             for j in d.joints
         ),
         geoms=tuple(
-            Geom(g.name, g.shape, body[g.body], ends[i], ends[i + 1], g.outline, _box(np.asarray(g.vertices)))
+            Geom(g.name, g.shape, body[g.body], ends[i], ends[i + 1], g.outline)
             if g.shape == "mesh"
             else Geom(g.name, g.shape, body[g.body])
             for i, g in enumerate(geoms)
         ),
-        pairs=tuple(Pair(f"{p.a}~{p.b}", index[p.a], index[p.b], p.condim > 1, p.margined or p.margin != 0) for p in pairs),
+        pairs=tuple(Pair(f"{p.a}~{p.b}", index[p.a], index[p.b], p.condim, p.margined or p.margin != 0) for p in pairs),
         actuators=actuator_topology(d),
         keyframes=tuple(d.keyframes),
         sites=tuple(Site(s.name, body[s.body]) for s in d.sites),
@@ -165,12 +165,6 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
         refused_sensors=tuple(d.refused_sensors),
         tendons=tendon_topology(d, {"joint": joint, "site": site, "geom": index}),
     )
-
-
-def _box(vertices: np.ndarray) -> tuple[float, ...]:
-    """Centre and half sizes of the box around points."""
-    low, high = vertices.min(0), vertices.max(0)
-    return (*((low + high) / 2).tolist(), *((high - low) / 2).tolist())
 
 
 def _check_tree(d: Description) -> None:
@@ -273,6 +267,8 @@ def _pair_table(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) ->
     table = {f: np.full(len(pairs), value) for f, value in PAIR_DEFAULTS.items()}
     table["friction"] = np.array([p.friction for p in pairs])
     table["margin"] = np.array([p.margin for p in pairs])
+    table["torsion"] = np.array([p.torsion if p.condim > 3 else 0.0 for p in pairs])
+    table["rolling"] = np.array([p.rolling if p.condim > 4 else 0.0 for p in pairs])
     table["stiffness"] = lighter * 9.81 / REST_DEPTH**1.5
     own = {b.name: np.inf if b.name in static else max(b.mass, 0.01 * weight[b.name]) for b in d.bodies}
     smaller = np.array([min(own[body[p.a]], own[body[p.b]]) for p in pairs])
@@ -281,14 +277,9 @@ def _pair_table(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) ->
 
 
 def _checked_pairs(d: Description, pairs: list[PairSpec]) -> list[PairSpec]:
-    """The pairs with condim 1 or 3, without margins where these are ignored; raises about the others unless ignored."""
+    """The pairs, without margins and without torsional and rolling friction where these are ignored."""
     for p in pairs:
-        if p.condim not in (1, 3):
-            d.refuse(
-                "condim",
-                f"geoms '{p.a}' and '{p.b}' have condim {p.condim} (torsional or rolling friction); flexor knows 1 and 3",
-            )
-            p.condim = 3
+        p.condim = min(p.condim, 3) if "condim" in d.ignore else p.condim
         p.margin = 0.0 if "margin" in d.ignore else p.margin
     return pairs
 

@@ -110,6 +110,8 @@ class GeomSpec:
     priority: int = 0
     friction: float = 1.0
     margin: float = 0.0
+    torsion: float = 0.0
+    rolling: float = 0.0
 
 
 @dataclass
@@ -122,6 +124,8 @@ class PairSpec:
     condim: int = 3
     margin: float = 0.0
     margined: bool = False
+    torsion: float = 0.0
+    rolling: float = 0.0
 
 
 @dataclass

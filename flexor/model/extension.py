@@ -166,7 +166,9 @@ def read_urdf_extension(extension: ET.Element, d: Description) -> None:
         d.geoms.append(GeomSpec(name, shape, link, contype=0, conaffinity=0))
     geoms = {g.name for g in d.geoms}
     for e in extension.findall("pair"):
-        condim = 3 if e.get("frictional") == "true" else 1
+        if e.get("condim") is None:  # as it was written before there was torsional friction
+            e.set("condim", "3" if e.get("frictional") == "true" else "1")
+        condim = int(_attribute(e, "condim", {"1", "3", "4", "6"}, d))
         ends = _attribute(e, "a", geoms, d), _attribute(e, "b", geoms, d)
         d.pairs.append(PairSpec(*ends, condim=condim, margined=e.get("margined") == "true"))
     d.actuators = [

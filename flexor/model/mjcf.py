@@ -210,6 +210,8 @@ def _geom(m: mujoco.MjModel, g: int, names: _Names) -> GeomSpec:
         priority=int(m.geom_priority[g]),
         friction=float(m.geom_friction[g, 0]),
         margin=float(m.geom_margin[g]),
+        torsion=float(m.geom_friction[g, 1]),
+        rolling=float(m.geom_friction[g, 2]),
     )
 
 
@@ -219,10 +221,13 @@ def _site(m: mujoco.MjModel, s: int, names: _Names) -> SiteSpec:
 
 def _pair(m: mujoco.MjModel, p: int, names: _Names, d: Description) -> PairSpec:
     a, b = (names["geom"][i[p]] for i in (m.pair_geom1, m.pair_geom2))
-    first, second = m.pair_friction[p, :2]
-    if first != second and m.pair_dim[p] > 1:
+    condim = int(m.pair_dim[p])
+    first, second, torsion, rolling, other = m.pair_friction[p].tolist()
+    if first != second and condim > 1:
         d.refuse("anisotropic", f"pair '{a}' and '{b}' has friction {first} and {second} in its two directions")
-    return PairSpec(a, b, float(first), int(m.pair_dim[p]), float(m.pair_margin[p]))
+    if rolling != other and condim == 6:
+        d.refuse("anisotropic", f"pair '{a}' and '{b}' has rolling friction {rolling} and {other} in its two directions")
+    return PairSpec(a, b, first, condim, float(m.pair_margin[p]), torsion=torsion, rolling=rolling)
 
 
 def _read_extension(m: mujoco.MjModel, d: Description) -> None:

@@ -60,7 +60,8 @@ class Geoms(eqx.Module):
 class Pairs(eqx.Module):
     """Contact parameters of each pair of shapes.
 
-    Both models: `friction` (Coulomb's coefficient), and `margin` in m, the distance at which the shapes touch. Penalty:
+    Both models: `friction` (Coulomb's coefficient), and `margin` in m, the distance at which the shapes touch. `torsion` and
+    `rolling` in m: the largest moments about the normal and across it, over the normal force. Penalty:
     `stiffness` k in N/m^1.5 and `damping` d in s/m of the Hunt-Crossley force k depth^1.5 (1 + d depth'). NCP: `restitution`,
     `cfm` in 1/kg, `baumgarte` as the share of the penetration that is removed in a step.
     """
@@ -72,6 +73,8 @@ class Pairs(eqx.Module):
     cfm: Float[Array, " npair"]
     baumgarte: Float[Array, " npair"]
     margin: Float[Array, " npair"]
+    torsion: Float[Array, " npair"]
+    rolling: Float[Array, " npair"]
 
 
 class Actuators(eqx.Module):

@@ -72,11 +72,9 @@ def _kept_apart(d: Description, static: set[str]) -> np.ndarray:
 def _mixed(a: GeomSpec, b: GeomSpec) -> PairSpec:
     """Friction and condim of two geoms by MuJoCo's rule: those of the higher priority, else the larger of the two. Margins add
     up, as in MuJoCo 4."""
-    margin = a.margin + b.margin
-    if a.priority != b.priority:
-        chief = a if a.priority > b.priority else b
-        return PairSpec(a.name, b.name, chief.friction, chief.condim, margin)
-    return PairSpec(a.name, b.name, max(a.friction, b.friction), max(a.condim, b.condim), margin)
+    both = (a, b) if a.priority == b.priority else (a if a.priority > b.priority else b,)
+    larger = {f: max(getattr(g, f) for g in both) for f in ("friction", "condim", "torsion", "rolling")}
+    return PairSpec(a.name, b.name, margin=a.margin + b.margin, **larger)
 
 
 def _in_order(pair: PairSpec, geom: dict[str, GeomSpec]) -> PairSpec:

@@ -22,7 +22,7 @@ _GROUPS = {"body": "bodies", "joint": "joints", "geom": "geoms", "pair": "pairs"
            "sensor": "sensor_frames"}  # fmt: skip
 _SIZES = ("stiffness", "damping", "cfm", "baumgarte")
 POSITIVE = frozenset({
-    *("mass", "friction", "armature", "frictionloss", "restitution", "delay", "margin", "torquescale"),
+    *("mass", "friction", "armature", "frictionloss", "restitution", "delay", "margin", "torquescale", "torsion", "rolling"),
     *("crank_length", "time_constant", "release_time", "smoothing", "peak_force", "max_velocity"),
     *("density", "viscosity", "blunt_drag", "slender_drag", "angular_drag"),
     *_SIZES, *(f"limit_{name}" for name in _SIZES), *(f"rotation_{name}" for name in _SIZES),

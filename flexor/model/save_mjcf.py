@@ -130,9 +130,10 @@ def _pairs(root: ET.Element, m: Model) -> None:
     for p, pair in enumerate(m.topology.pairs):
         a, b = (m.topology.geoms[i].name for i in (pair.a, pair.b))
         mu = float(m.pairs.friction[p])
-        friction = number_text([mu, mu, 0.005, 0.0001, 0.0001])
+        torsion, rolling = (float(x[p]) for x in (m.pairs.torsion, m.pairs.rolling))
+        friction = number_text([mu, mu, torsion, rolling, rolling])
         margin = {"margin": number_text(m.pairs.margin[p])} if m.pairs.margin[p] else {}
-        what = {"condim": "3" if pair.frictional else "1", "friction": friction, **margin}
+        what = {"condim": str(pair.condim), "friction": friction, **margin}
         ET.SubElement(group, "pair", {"geom1": a, "geom2": b, **what})
 
 

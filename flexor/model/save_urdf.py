@@ -164,7 +164,7 @@ def _extension(root: ET.Element, m: Model, keys: Mapping[str, np.ndarray]) -> No
     for pair in t.pairs:
         ends = {"a": t.geoms[pair.a].name, "b": t.geoms[pair.b].name}
         margined = {"margined": "true"} if pair.margined else {}
-        ET.SubElement(extension, "pair", {**ends, "frictional": "true" if pair.frictional else "false", **margined})
+        ET.SubElement(extension, "pair", {**ends, "condim": str(pair.condim), **margined})
     for actuator in t.actuators:
         if t.is_wide(actuator) or actuator.tendon is not None or actuator.dynamics != "none" or actuator.muscle:
             _fail(m, f"actuator '{actuator.name}' acts on more than a hinge or slide joint, or has an activation")

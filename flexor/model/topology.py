@@ -37,7 +37,6 @@ class Geom:
 
     `outline` counts the corners of the polygon of which the mesh is a prism along its z axis: its vertices are then the
     outline, counter-clockwise, at the lower z, and the same outline at the upper z. It is zero for any other mesh.
-    `box` holds centre and half sizes of a box around the mesh as it was described, in its own frame.
     """
 
     name: str
@@ -46,18 +45,18 @@ class Geom:
     start: int = 0
     stop: int = 0
     outline: int = 0
-    box: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two shapes that may touch, in the order of `SHAPES`; `frictional` is False for MuJoCo's condim 1, `margined` says that
-    they touch at a distance (`Pairs.margin`)."""
+    """Two shapes that may touch, in the order of `SHAPES`. `condim` is MuJoCo's: 1 without friction, 3 with friction against
+    sliding, 4 against turning about the normal too, 6 against rolling as well. `margined` says that they touch at a distance
+    (`Pairs.margin`)."""
 
     name: str
     a: int
     b: int
-    frictional: bool = True
+    condim: int = 3
     margined: bool = False
 
 
@@ -209,6 +208,11 @@ class Topology:
     refused_sensors: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     tendons: tuple[Tendon, ...] = ()
     loops: tuple[Loop, ...] = ()
+
+    @cached_property
+    def contact_rows(self) -> int:
+        """Directions in which a contact may push: three, or four or six where a pair has torsional or rolling friction."""
+        return max([3, *(p.condim for p in self.pairs)])
 
     @cached_property
     def nq(self) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 from flexor import simd
 from flexor.simd import store
 
-CONSTANT = 1024  # numbers of an array that is compiled in: larger ones are a network's weights
+CONSTANT = 1024  # numbers of an array beside the model that is compiled in: larger ones are a network's weights
 FORMS = 64  # forms of a call that one simulator finds at once: a policy written anew for every call is a new form
 VARIANTS = 3  # sets of parameters of one robot that are compiled in before they become arguments
 
@@ -58,8 +58,10 @@ class _Parts:
     def __init__(self, sim: Any):
         self.leaves, self.tree = jax.tree.flatten(sim.simplified())
         arrays = [isinstance(x, _ARRAYS) for x in self.leaves]
+        robot = {id(x) for x in jax.tree.leaves(sim.model)}
         self.constant = tuple(
-            a and not isinstance(x, jax.core.Tracer) and x.size <= CONSTANT for x, a in zip(self.leaves, arrays, strict=True)
+            a and not isinstance(x, jax.core.Tracer) and (x.size <= CONSTANT or id(x) in robot)
+            for x, a in zip(self.leaves, arrays, strict=True)
         )
         self.static = tuple(None if a else x for x, a in zip(self.leaves, arrays, strict=True))
         self.given = [k for k, (a, c) in enumerate(zip(arrays, self.constant, strict=True)) if a and not c]

@@ -243,13 +243,13 @@ def test_slopes_are_those_of_the_laws(mode, dtype):
     x[1:] += (wish * aim / np.linalg.norm(aim) - aim) / (1 - rate * cfm)
     block = laws.Block(*(jnp.asarray(z, dtype) for z in (J, wanted, cfm, mu, rate)))
     A, u, x = (jnp.asarray(z, dtype) for z in (A, u, x))
-    k = laws.slope(block, A, 1 / laws.softened(block.cfm, A), u, x)
+    k = laws.slope(block, A, 1 / laws.softened(block.cfm, A), None, u, x)
     du = jnp.asarray(rng.normal(size=nv), dtype)
-    dn, da, dc = laws.turned(k.aim, block.J @ du)
-    pushed = k.normal * dn
-    turned = jnp.stack([k.z[0] + pushed, k.z[1] + k.along * da + k.cone * pushed, k.z[2] + k.across * dc])
-    n, a, c = turned
-    dx = -jnp.stack([n, k.aim[0] * a - k.aim[1] * c, k.aim[1] * a + k.aim[0] * c])
+    dv, (disc,) = block.J @ du, k.discs
+    da, dc = laws.turned(disc.aim, dv[1:])
+    pushed = k.normal * dv[0]
+    a, c = disc.z[0] + disc.along * da + disc.cone * pushed, disc.z[1] + disc.across * dc
+    dx = -jnp.concatenate([(k.z + pushed)[None], laws.turned_back(disc.aim, a, c)])
     here = block.J @ u + block.cfm * x
     R, Rv, Rx = laws.linearised(laws.contact_law, implicit._mode(u, x, block, A), here, x, block)
     left = Rx @ dx + block.cfm * Rv @ dx + Rv @ block.J @ du + R

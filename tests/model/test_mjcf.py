@@ -121,7 +121,6 @@ def test_contact_stiffness_carries_the_lighter_tree():
 
 REFUSED = {
     "override": (one(top='<option><flag override="enable"/></option>'), "override"),
-    "condim": (one(geom='condim="4"'), "'g'"),
     "adhesion": (one(geom='adhesion="2"'), "geom 'g'"),
     "surfacevel": (one(geom='surfacevel="1 0 0 0 0 0"'), "geom 'g'"),
     "polynomial": (one(joint='damping="1 0.1 0"'), "joint 'j'"),
@@ -224,7 +223,7 @@ def test_what_does_not_act_is_no_obstacle():
     load(one(rest=tendon + '<sensor><tendonpos tendon="t"/></sensor>', geom='gap="0.01"'))
     inactive = load(one(rest='<equality><joint name="e" joint1="j" active="false"/></equality>'))
     assert not inactive.topology.equalities
-    load(one(geom='condim="4" contype="0" conaffinity="0" margin="1"'))
+    load(one(geom='contype="0" conaffinity="0" margin="1"'))
     with pytest.warns(ModelWarning, match="'sleep' puts resting trees to sleep"):
         load(one(top='<option><flag sleep="enable"/></option>'))
 

@@ -40,7 +40,7 @@ def test_pairs_friction_and_condim_are_mujocos(seed):
     for pair, mu in zip(t.pairs, np.asarray(model.pairs.friction), strict=True):
         found[frozenset(pair.name.split("~"))] = (
             max(mu, 1e-5),
-            3 if pair.frictional else 1,
+            pair.condim,
         )  # 1e-5: MuJoCo's least friction
     static = {g.name for g in t.geoms if m.body_weldid[g.body] == 0}
     expected = {names: value for names, value in expected.items() if not names <= static}
