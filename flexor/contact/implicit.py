@@ -297,7 +297,9 @@ def _newton_step(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> tu
         J, (K, z) = item
         return None, -z - K * dot(J, du)
 
-    _, dx = visit(p.cones.active, response, lambda _, item: (None, jnp.zeros_like(x[0])), None, (p.cones.J, slopes))
+    _, dx = visit(
+        p.cones.active, response, lambda _, item: (None, jnp.zeros(x.shape[1], x.dtype)), None, (p.cones.J, slopes)
+    )
     _, dy = visit_rows(p.rows.active, response_row, lambda _, item: (None, zero), None, (p.rows.J, row_slopes))
     return dx, dy
 
