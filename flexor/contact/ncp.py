@@ -33,7 +33,7 @@ from flexor.contact.contacts import Contacts, contact_velocity, jacobian_of_one,
 from flexor.contact.detect import candidates, detect
 from flexor.contact.implicit import Solution, solve_implicitly
 from flexor.contact.laws import SOFT
-from flexor.contact.near import Found, matched, near_contacts
+from flexor.contact.near import Found, matched, near_contacts, places
 from flexor.contact.problem import Cones, Problem, generalised_impulse, visit, visit_rows
 from flexor.contact.rows import bounded, impact, joint_rows, reachable, row_count, row_slices, row_sources
 from flexor.dynamics.crba import factor_inertia, inverse_times, solve_inertia
@@ -72,14 +72,14 @@ class _Assembled(NamedTuple):
 class NCP(AbstractContact):
     """Impulse-level contact. The solution ends after `iterations`, or when the laws hold to `tolerance` in m/s (or to rounding).
     `warm_start=False` starts every step from zero impulses. Overlap is never pushed out faster than `push_out` in m/s. A robot
-    with more than `most` candidates (meshes have one for each corner) has a list of `most` contacts, found anew in each step
-    (`near.py`); `Impulses.left_out` counts those that found no place in it."""
+    with more than `most` candidates (by default 32; meshes have one for each corner) has a list of contacts instead, found anew
+    in each step (`near.places`); `Impulses.left_out` counts those that found no place in it."""
 
     iterations: int = eqx.field(static=True, default=30)
     tolerance: float = eqx.field(static=True, default=1e-10)
     warm_start: bool = eqx.field(static=True, default=True)
     push_out: float = eqx.field(static=True, default=1.0)
-    most: int = eqx.field(static=True, default=32)
+    most: int | None = eqx.field(static=True, default=None)
 
     def sources(self, model: Model) -> tuple[str, ...]:
         t = model.topology
@@ -87,7 +87,8 @@ class NCP(AbstractContact):
 
     def init(self, model: Model) -> Impulses:
         count = len(candidates(model.topology))
-        return no_impulses(model, count) if count <= self.most else no_impulses(model, self.most, keyed=True)
+        room = places(model.topology, self.most)
+        return no_impulses(model, count) if room is None else no_impulses(model, room, keyed=True)
 
     def resolve(self, step: FreeStep, loads: Loads, memory: Impulses) -> Outcome:
         assembled = self._assemble(step, loads, memory)
@@ -100,9 +101,10 @@ class NCP(AbstractContact):
         none = jnp.zeros((), int)
         if loads.contacts is not None:
             return Found(loads.contacts, None, none)
-        if len(candidates(model.topology)) <= self.most:
+        room = places(model.topology, self.most)
+        if room is None:
             return Found(detect(model, kin), None, none)
-        return near_contacts(step.start, step.velocity, step.dt, self.most)
+        return near_contacts(step.start, step.velocity, step.dt, room)
 
     def _assemble(self, step: FreeStep, loads: Loads, memory: Impulses) -> _Assembled:
         """The candidates as cones, the joints as rows."""

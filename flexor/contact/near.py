@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from flexor.contact.contact import Instant
 from flexor.contact.contacts import Contacts
-from flexor.contact.detect import placed_geoms
+from flexor.contact.detect import candidates, placed_geoms
 from flexor.contact.shapes import NARROW_PHASE, Placed, Touch, kinds
 from flexor.dynamics import body_poses, body_velocities
 from flexor.model.model import Model
@@ -30,6 +30,7 @@ from flexor.model.topology import INDEX, Topology
 from flexor.simd import stored
 from flexor.spatial import cross, dot, gathered, rotate, take
 
+SEPARATE = 32  # candidates that each have a place of their own
 FAR = 1e6  # distance in m of a place in the list that is empty
 POINTS = 4  # candidates that a pair has at most
 
@@ -79,6 +80,15 @@ class _Pool(NamedTuple):
     touch: Touch
     reach: Float[Array, " n"]
     pair: Int[Array, " n"]
+
+
+def places(t: Topology, most: int | None) -> int | None:
+    """How many places the list of a robot's contacts has; None where each candidate has a place of its own. Where `most` is
+    None, robots with more than 32 candidates have a list, of 32 places or of eight for each body that moves freely of the others.
+    """
+    trees = len(set(t.nodes.root[np.unique(t.dofs.node)].tolist()))
+    listed = len(candidates(t)) > (SEPARATE if most is None else most)
+    return (max(SEPARATE, 8 * trees) if most is None else most) if listed else None
 
 
 def near_contacts(now: Instant, velocity: Float[Array, " nv"], dt: Float[Array, ""], most: int) -> Found:

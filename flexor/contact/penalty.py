@@ -6,10 +6,10 @@ from jaxtyping import Array, Float
 
 from flexor.contact.contact import AbstractContact, Instant, Loads
 from flexor.contact.contacts import Contacts, contact_jacobian, tapped
-from flexor.contact.detect import candidates, detect
+from flexor.contact.detect import detect
 from flexor.contact.equality import ties
 from flexor.contact.friction import AbstractFriction, BrownMcPhee
-from flexor.contact.near import near_contacts
+from flexor.contact.near import near_contacts, places
 from flexor.contact.rows import ball_angles
 from flexor.dynamics import Kinematics, tendon_jacobian, tendon_lengths
 from flexor.model.model import Model
@@ -21,13 +21,13 @@ class Penalty(AbstractContact):
     """Normal force k d^n (1 + c d') of the overlap d, never pulling; friction by one of the laws in `contact.friction`.
 
     Joint limits are one-sided spring-dampers, equalities two-sided ones; dry joint friction is loss tanh(qd / joint_velocity).
-    A robot with more than `most` candidates has a list of `most` contacts, found anew at each instant (`near.py`).
+    A robot with more than `most` candidates (by default 32) has a list of contacts, found anew at each instant (`near.places`).
     """
 
     friction: AbstractFriction = BrownMcPhee()
     exponent: float = 1.5
     joint_velocity: float = 1e-2
-    most: int = eqx.field(static=True, default=32)
+    most: int | None = eqx.field(static=True, default=None)
 
     def sources(self, model: Model) -> tuple[str, ...]:
         return ()
@@ -46,8 +46,9 @@ class Penalty(AbstractContact):
         joints = self.limit_force(now) + self.friction_force(now)
         if model.topology.equalities or model.topology.loops:
             joints = joints + self.equality_force(now)
-        many = len(candidates(model.topology)) > self.most
-        contacts = near_contacts(now, qd, jnp.zeros((), qd.dtype), self.most).contacts if many else detect(model, kin)
+        room = places(model.topology, self.most)
+        still = jnp.zeros((), qd.dtype)
+        contacts = detect(model, kin) if room is None else near_contacts(now, qd, still, room).contacts
         return Loads(joints + self.contact_force(model, kin, contacts, qd))
 
     def contact_force(
