@@ -154,7 +154,7 @@ def test_penalty_finds_the_same_forces():
 
 
 def test_a_stack_of_ten_boxes_stands_in_single_precision():
-    """For 10 s. No gap is smaller than some roundings of the coordinates, 2 m times 1e-7, and each would have a time of impact."""
+    """For 10 s. Gaps are some roundings of the coordinates, 2 m times 1e-7, and none of them may have a time of impact."""
     box = '<body pos="0 0 {}"><freejoint/><geom type="box" size="0.1 0.1 0.1" density="500"/></body>'
     boxes = "".join(box.format(0.1 + 0.2 * i) for i in range(10))
     text = f'<mujoco><worldbody><geom type="plane" size="5 5 1"/>{boxes}</worldbody></mujoco>'
