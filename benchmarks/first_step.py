@@ -25,7 +25,6 @@ CASES = {
     "anymal_c, all meshes": Case("anymal_c", floating=True),
     "g1, all meshes": Case("g1", 25.0, floating=True),
     "talos, all meshes": Case("talos", 25.0, floating=True),
-    "iiwa, all meshes": Case("iiwa"),
 }
 WARM, MEMORY = 1.5, 2.0  # s and GB, for all of them
 
