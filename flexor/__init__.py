@@ -45,7 +45,7 @@ from flexor.solvers import (
 from flexor.solvers.table import solver
 
 if TYPE_CHECKING:  # what type checkers and editors see of the names that are imported at their first use
-    from flexor import nerd
+    from flexor import envs, learn, nerd
     from flexor.certify import Certificate, certify
     from flexor.identify import (
         LBFGS,
@@ -117,12 +117,14 @@ __all__ = [
     "difference",
     "discover",
     "dynamics",
+    "envs",
     "frame_jacobian",
     "frame_pose",
     "frame_velocity",
     "frames",
     "identify",
     "integrate",
+    "learn",
     "linearize",
     "load",
     "nerd",
@@ -141,7 +143,7 @@ __all__ = [
 ]
 
 # Imported at first use: modules, and names with the module that defines them.
-_MODULES = ("nerd",)
+_MODULES = ("envs", "learn", "nerd")
 _NAMES = {
     **dict.fromkeys(("Certificate", "certify"), "flexor.certify"),
     **dict.fromkeys(("LBFGS", "Adam", "BasinHopping", "Fit", "LevenbergMarquardt", "Log", "Pagmo"), "flexor.identify"),

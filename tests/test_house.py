@@ -24,7 +24,7 @@ ORDER = (
         "certify",
         "identify",
     ),
-    *("nerd", "ode", "adapt", "control", "envs", "plugins", "viz", "cli"),
+    *("nerd", "ode", "adapt", "control", "envs", "learn", "plugins", "viz", "cli"),
 )
 FILES = sorted(PACKAGE.rglob("*.py"))
 LONGEST_FILE, LONGEST_FUNCTION = 500, 60
@@ -44,6 +44,8 @@ HEAVY = (
     "optax",
     "safetensors",
     "flexor.certify",
+    "flexor.envs",
+    "flexor.learn",
     "flexor.identify",
     "flexor.nerd",
     "flexor.viz",
