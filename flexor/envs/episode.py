@@ -91,7 +91,7 @@ def taken(task: AbstractTask, episode: Episode, action: Float[Array, " m"]) -> S
 
 
 def check(task: AbstractTask) -> None:
-    """Raises, with a sentence, where the functions of a task do not go together. Nothing is computed: only shapes are looked at."""
+    """Raises, with a sentence, where the functions of a task do not go together. Only shapes are looked at."""
     key = jax.random.key(0)
     state, goal = jax.eval_shape(task.reset, key)
     first = jax.eval_shape(lambda s, g: task.observe(s, g), state, goal)
@@ -107,7 +107,8 @@ def check(task: AbstractTask) -> None:
     seen = jax.eval_shape(task.observe, step.after, later)
     if seen.shape != first.shape:
         raise ValueError(
-            f"the observation of {task.name} changes its size: {first.shape[0]} numbers after a reset, {seen.shape[0]} after a step."
+            f"the observation of {task.name} changes its size: {first.shape[0]} numbers after a reset, "
+            f"{seen.shape[0]} after a step."
         )
     _check_outcome(task, jax.eval_shape(task.reward, step), jax.eval_shape(task.ended, step.after, later))
 
@@ -117,7 +118,9 @@ def _check_outcome(task: AbstractTask, terms: Any, ended: Any) -> None:
         raise TypeError(f"`reward` of {task.name} must return its terms by name, such as {{'upright': ...}}.")
     for name, term in terms.items():
         if jnp.shape(term) != ():
-            raise ValueError(f"the term '{name}' of the reward of {task.name} must be a number, got shape {jnp.shape(term)}.")
+            raise ValueError(
+                f"the term '{name}' of the reward of {task.name} must be a number, got shape {jnp.shape(term)}."
+            )
     if ended.shape != () or ended.dtype != bool:
         raise TypeError(f"`ended` of {task.name} must return one truth value, got {ended.dtype} of shape {ended.shape}.")
 

@@ -1,6 +1,7 @@
 """`Actor` and `Critic`: small perceptrons over normalised observations, of one robot."""
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 import equinox as eqx
@@ -33,7 +34,7 @@ class Perceptron(eqx.Module):
         gains = [np.sqrt(2.0)] * (len(sizes) - 2) + [last]
         weights = [
             jax.nn.initializers.orthogonal(gain)(k, shape, jnp.float32).astype(dtype)
-            for gain, k, shape in zip(gains, keys, zip(sizes, sizes[1:], strict=False), strict=True)
+            for gain, k, shape in zip(gains, keys, pairwise(sizes), strict=True)
         ]
         return Perceptron(tuple(weights), tuple(jnp.zeros(n, dtype) for n in sizes[1:]), activation)
 

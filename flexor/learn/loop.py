@@ -66,7 +66,9 @@ def stretch(task: AbstractTask, actor: Actor, episode: Episode, steps: int) -> t
 
     begin = (episode, jnp.zeros_like(episode.observation), _empty(task, episode))
     (episode, cut, tally), kept = jax.lax.scan(turn, begin, length=steps)
-    return episode, Experience(*kept, cut, episode.observation, tally)
+    observations, actions, noise, rewards, ended, truncated = kept
+    last = episode.observation
+    return episode, Experience(observations, actions, noise, rewards, ended, truncated, cut, last, tally)
 
 
 def _empty(task: AbstractTask, episode: Episode) -> Tally:
