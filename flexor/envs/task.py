@@ -25,8 +25,8 @@ class Step(eqx.Module):
     """One step of a robot, as its reward sees it.
 
     `action` is what the policy said and `previous` what it said a step earlier, zeros at the start of an episode; `control` is
-    what became of the action. `goal` is what the episode is about, as it was during the step. `recorded` holds the quantities that the
-    task names in `record`.
+    what became of the action. `goal` is what the episode is about, as it was during the step. `recorded` holds the quantities
+    that the task names in `record`.
     """
 
     before: State
