@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flexor.model.build_actuators import actuator_tables, actuator_topology
+from flexor.model.build_compliances import compliance_table, compliant, drop_compliances, soften_penalties
 from flexor.model.build_equalities import (
     check_equality,
     check_loop,
@@ -34,6 +35,7 @@ from flexor.model.model import (
     Activations,
     Actuators,
     Bodies,
+    Compliances,
     Equalities,
     FluidShapes,
     Geoms,
@@ -74,6 +76,7 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
     geoms = _resolved_geoms(d, pairs)
     shapes = {g.name: g for g in geoms}
     pairs = [p for p in pairs if _convex_or_refused(d, shapes, p)]
+    drop_compliances(d, pairs)
     topology = _topology(d, geoms, pairs)
     inertia = dict(zip([j.name for j in d.joints], joint_inertia(d), strict=True))
     tables = {
@@ -89,7 +92,9 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
         "equalities": equality_table(d, inertia, LIMIT_TIME),
         "tendons": tendon_table(d, LIMIT_TIME),
         "loops": loop_table(d, LIMIT_TIME),
+        "compliances": compliance_table(d, pairs),
     }
+    soften_penalties(d, tables)
     whole = {
         "gravity": np.array(d.gravity, float),
         "reference": np.concatenate([[], *(j.reference for j in d.joints)]),
@@ -102,7 +107,7 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
     kinds = {"bodies": Bodies, "joints": Joints, "geoms": Geoms, "pairs": Pairs, "actuators": Actuators, "sites": Sites,
              "equalities": Equalities, "tendons": Tendons, "loops": Loops, "transmissions": Transmissions,
              "activations": Activations, "muscles": Muscles, "media": Media, "fluid_shapes": FluidShapes,
-             "sensor_frames": SensorFrames}  # fmt: skip
+             "sensor_frames": SensorFrames, "compliances": Compliances}  # fmt: skip
     dtype = jnp.result_type(float) if dtype is None else dtype
 
     def array(x):
@@ -164,6 +169,7 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
         sensors=sensor_topology(d),
         refused_sensors=tuple(d.refused_sensors),
         tendons=tendon_topology(d, {"joint": joint, "site": site, "geom": index}),
+        compliances=tuple(row for row, _ in compliant(d, pairs)),
     )
 
 
@@ -266,6 +272,7 @@ def _pair_table(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) ->
     lighter = np.array([min(weight[body[p.a]], weight[body[p.b]]) for p in pairs])
     table = {f: np.full(len(pairs), value) for f, value in PAIR_DEFAULTS.items()}
     table["friction"] = np.array([p.friction for p in pairs])
+    table["restitution"] = np.array([p.restitution for p in pairs])
     table["margin"] = np.array([p.margin for p in pairs])
     table["torsion"] = np.array([p.torsion if p.condim > 3 else 0.0 for p in pairs])
     table["rolling"] = np.array([p.rolling if p.condim > 4 else 0.0 for p in pairs])
@@ -341,7 +348,7 @@ def _override(
     singular = {"bodies": "body", "joints": "joint", "geoms": "geom", "pairs": "pair", "actuators": "actuator",
                 "sites": "site", "equalities": "equality", "tendons": "tendon", "loops": "loop", "transmissions": "transmission",
                 "activations": "activation", "muscles": "muscle", "media": "medium", "fluid_shapes": "fluid",
-                "sensor_frames": "sensor"}  # fmt: skip
+                "sensor_frames": "sensor", "compliances": "compliance"}  # fmt: skip
     places: dict[str, tuple[np.ndarray, Any]] = {key: (whole[key], slice(None)) for key in ("gravity", "reference", "rest")}
     places.update({f"keyframe.{name}": (whole["keyframes"], i) for i, name in enumerate(topology.keyframes)})
     for group, kind in singular.items():

@@ -35,6 +35,7 @@ IGNORABLE = PAIR_KINDS | {
         "polynomial",
         "sdf",
         "sleep",
+        "solref",
         "springyield",
         "surfacevel",
     ),
@@ -51,10 +52,26 @@ class ModelWarning(UserWarning):
     """Something doubtful in a robot description that was opened all the same."""
 
 
+SOLREF, SOLIMP = (0.02, 1.0), (0.9, 0.95, 0.001, 0.5, 2.0)
+"""MuJoCo's defaults of `solref` and `solimp`."""
+
+
+@dataclass
+class ComplianceSpec:
+    """A soft constraint; see `Compliances`."""
+
+    stiffness: float
+    damping: float
+    impedance: ArrayLike
+    response: float
+    rotation_response: float = 0.0
+
+
 @dataclass
 class BodySpec:
     """A body: its frame in its parent's frame, mass in kg, centre of mass in m and inertia about it in kg m^2 (xx yy zz xy
-    xz yz), both in body axes. `gravcomp` is the share of its weight that is compensated; a `mocap` body is moved from outside."""
+    xz yz), both in body axes. `gravcomp` is the share of its weight that is compensated; a `mocap` body is moved from outside.
+    `response` is the acceleration for a unit of force on it in the reference configuration, in 1/kg, for soft contacts."""
 
     name: str
     parent: str
@@ -66,12 +83,13 @@ class BodySpec:
     gravcomp: float = 0.0
     compensated: bool = False
     mocap: bool = False
+    response: float = 0.0
 
 
 @dataclass
 class JointSpec:
     """A joint of a body; `range` is None when unlimited. `reference` and `rest` are its coordinates in the drawing and with
-    slack spring."""
+    slack spring. `compliance` is that of its limits, None where they are hard."""
 
     name: str
     kind: str
@@ -88,12 +106,14 @@ class JointSpec:
     force_range: tuple[float, float] = UNLIMITED
     dry_friction: bool = False
     actuated_gravcomp: bool = False
+    compliance: ComplianceSpec | None = None
 
 
 @dataclass
 class GeomSpec:
     """A shape on a body, with MuJoCo's size numbers and collision bits. `vertices` of a mesh may be a function, called only
-    when the mesh takes part in a pair; `exact` vertices are taken as they are, with `outline` given (see `Geom`)."""
+    when the mesh takes part in a pair; `exact` vertices are taken as they are, with `outline` given (see `Geom`). `solref`,
+    `solimp` and `solmix` are MuJoCo's, from which the softness of a pair is mixed."""
 
     name: str
     shape: str
@@ -112,11 +132,14 @@ class GeomSpec:
     margin: float = 0.0
     torsion: float = 0.0
     rolling: float = 0.0
+    solref: ArrayLike = SOLREF
+    solimp: ArrayLike = SOLIMP
+    solmix: float = 1.0
 
 
 @dataclass
 class PairSpec:
-    """Two geoms that collide whatever their collision bits say."""
+    """Two geoms that collide whatever their collision bits say. `compliance` is None where the contact is hard."""
 
     a: str
     b: str
@@ -126,6 +149,8 @@ class PairSpec:
     margined: bool = False
     torsion: float = 0.0
     rolling: float = 0.0
+    restitution: float = 0.0
+    compliance: ComplianceSpec | None = None
 
 
 @dataclass
@@ -182,6 +207,7 @@ class EqualitySpec:
     coefficients: ArrayLike = (0.0, 1.0, 0.0, 0.0, 0.0)
     kind: str = "joint"
     response: float | None = None
+    compliance: ComplianceSpec | None = None
 
 
 @dataclass
@@ -199,6 +225,7 @@ class LoopSpec:
     torquescale: float = 1.0
     response: float = 1.0
     rotation_response: float = 1.0
+    compliance: ComplianceSpec | None = None
 
 
 @dataclass
@@ -230,6 +257,7 @@ class TendonSpec:
     response: float = 1.0
     dry_friction: bool = False
     inertial: bool = False
+    compliance: ComplianceSpec | None = None
 
 
 @dataclass

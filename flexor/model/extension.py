@@ -11,12 +11,22 @@ keyframes. They are applied after all defaults.
 
 import xml.etree.ElementTree as ET
 from collections.abc import Container
+from typing import Any
 
 import jax
 import numpy as np
 from numpy.typing import ArrayLike
 
-from flexor.model.description import ActuatorSpec, Description, EqualitySpec, GeomSpec, PairSpec, SiteSpec
+from flexor.model.description import (
+    SOLIMP,
+    ActuatorSpec,
+    ComplianceSpec,
+    Description,
+    EqualitySpec,
+    GeomSpec,
+    PairSpec,
+    SiteSpec,
+)
 from flexor.model.model import Model
 from flexor.model.parameters import parameters
 from flexor.model.topology import SHAPES
@@ -42,6 +52,8 @@ def structure_keys(model: Model) -> dict[str, np.ndarray]:
         for flag, values in (("dry_friction", model.tendons.frictionloss), ("inertial", model.tendons.armature)):
             if getattr(tendon, flag) and not np.asarray(values)[i] > 0:
                 keys[f"tendon.{tendon.name}.{flag}"] = np.ones(1)
+    for compliance, value in zip(model.topology.compliances, np.asarray(model.compliances.stiffness, float), strict=True):
+        keys[f"compliance.{compliance.name}.stiffness"] = np.array([value])
     vertices = np.asarray(model.geoms.vertices, float)
     for geom in model.topology.geoms:
         if geom.shape == "mesh":
@@ -67,6 +79,7 @@ def default_keys(model: Model) -> dict[str, np.ndarray]:
         ("equality", model.equalities, [e.name for e in t.equalities], equality_fields),
         ("loop", model.loops, [x.name for x in t.loops], loop_fields),
         ("tendon", model.tendons, [x.name for x in t.tendons], tendon_fields),
+        ("compliance", model.compliances, [c.name for c in t.compliances], ("damping", "response", "rotation_response")),
     ):
         for field in fields if names else ():
             values = np.asarray(getattr(table, field), float)
@@ -99,6 +112,7 @@ def set_structure(d: Description) -> None:
     joints, tendons = {j.name: j for j in d.joints}, {t.name: t for t in d.tendons}
     bodies = {b.name: b for b in d.bodies}
     pairs = {f"{p.a}~{p.b}": p for p in d.pairs}
+    soften_named(d)
     for key in list(d.overrides):
         kind, _, rest = key.partition(".")
         name, _, field = rest.rpartition(".")
@@ -123,6 +137,22 @@ def set_structure(d: Description) -> None:
             geoms[name].size = np.zeros(3)
         elif kind == "geom" and field == "outline" and name in geoms:
             geoms[name].outline = int(d.overrides.pop(key)[0])
+
+
+def soften_named(d: Description) -> None:
+    """Gives a compliance to every element whose stiffness as a soft constraint the overrides name; its numbers follow later."""
+    rows: dict[str, dict[str, Any]] = {
+        "pair": {f"{p.a}~{p.b}": p for p in d.pairs}, "joint": {j.name: j for j in d.joints},
+        "tendon": {t.name: t for t in d.tendons}, "equality": {e.name: e for e in d.equalities},
+        "loop": {x.name: x for x in d.loops},
+    }  # fmt: skip
+    for key in d.overrides:
+        group, _, rest = key.partition(".")
+        kind, _, rest = rest.partition(".")
+        name, _, field = rest.rpartition(".")
+        element = rows.get(kind, {}).get(name)
+        if group == "compliance" and field == "stiffness" and element is not None and element.compliance is None:
+            element.compliance = ComplianceSpec(0.0, 0.0, SOLIMP, 0.0)
 
 
 def _floats(element: ET.Element, key: str, d: Description) -> np.ndarray:

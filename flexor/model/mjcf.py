@@ -1,9 +1,9 @@
 """Reads MJCF, which MuJoCo's own compiler parses, from an `MjModel` into a `Description`.
 
 Read: bodies, joints, geoms, sites, pairs, exclusions, actuators (`mjcf_actuators`), equalities that are active,
-tendons, gravity, keyframes, and the numeric fields "flexor.<parameter name>". MuJoCo's soft-constraint settings (solref, solimp,
-solmix), solver and integrator settings are not read: flexor has its own contact models. Whatever else would change the motion is
-refused in `mjcf_refusals`.
+tendons, gravity, keyframes, and the numeric fields "flexor.<parameter name>". `solref`, `solimp` and `solmix` are read where they
+make a constraint softer than MuJoCo's defaults (`softness`); those of friction, and the settings of solver and integrator, are not
+read. Whatever else would change the motion is refused in `mjcf_refusals`.
 """
 
 import mujoco
@@ -28,6 +28,7 @@ from flexor.model.mjcf_fluid import read_fluid
 from flexor.model.mjcf_refusals import disabled, refuse_unknown_physics
 from flexor.model.mjcf_sensors import read_sensors
 from flexor.model.mjcf_tendons import read_tendons
+from flexor.model.softness import compliance, soften
 
 JOINT_KINDS = {0: "free", 1: "ball", 2: "slide", 3: "hinge"}
 SHAPE_KINDS = {
@@ -147,6 +148,7 @@ def _body(m: mujoco.MjModel, i: int, names: _Names, d: Description) -> BodySpec:
         inertia=matrix_six(R @ np.diag(m.body_inertia[i]) @ R.T),
         gravcomp=0.0 if "gravcomp" in d.ignore or disabled(m, "GRAVITY") else float(m.body_gravcomp[i]),
         mocap=bool(m.body_mocapid[i] >= 0) and "mocap" not in d.ignore,
+        response=float(m.body_invweight0[i, 0]),
     )
 
 
@@ -177,6 +179,7 @@ def _joint(m: mujoco.MjModel, j: int, names: _Names, d: Description) -> JointSpe
         range=_range(m, j, name, d) if limited else None,
         force_range=tuple(m.jnt_actfrcrange[j]) if m.jnt_actfrclimited[j] else UNLIMITED,
         actuated_gravcomp=bool(m.jnt_actgravcomp[j]),
+        compliance=compliance(m.jnt_solref[j], m.jnt_solimp[j], float(m.dof_invweight0[dof])) if limited else None,
     )
 
 
@@ -212,6 +215,9 @@ def _geom(m: mujoco.MjModel, g: int, names: _Names) -> GeomSpec:
         margin=float(m.geom_margin[g]),
         torsion=float(m.geom_friction[g, 1]),
         rolling=float(m.geom_friction[g, 2]),
+        solref=m.geom_solref[g].copy(),
+        solimp=m.geom_solimp[g].copy(),
+        solmix=float(m.geom_solmix[g]),
     )
 
 
@@ -227,7 +233,9 @@ def _pair(m: mujoco.MjModel, p: int, names: _Names, d: Description) -> PairSpec:
         d.refuse("anisotropic", f"pair '{a}' and '{b}' has friction {first} and {second} in its two directions")
     if rolling != other and condim == 6:
         d.refuse("anisotropic", f"pair '{a}' and '{b}' has rolling friction {rolling} and {other} in its two directions")
-    return PairSpec(a, b, first, condim, float(m.pair_margin[p]), torsion=torsion, rolling=rolling)
+    pair = PairSpec(a, b, first, condim, float(m.pair_margin[p]), torsion=torsion, rolling=rolling)
+    bodies = m.geom_bodyid[[m.pair_geom1[p], m.pair_geom2[p]]]
+    return soften(pair, m.pair_solref[p], m.pair_solimp[p], float(m.body_invweight0[bodies, 0].sum()))
 
 
 def _read_extension(m: mujoco.MjModel, d: Description) -> None:

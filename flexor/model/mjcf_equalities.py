@@ -6,6 +6,7 @@ import numpy as np
 from flexor.model.description import Description, EqualitySpec, LoopSpec
 from flexor.model.frames import quat_product
 from flexor.model.mjcf_refusals import Names, disabled
+from flexor.model.softness import compliance
 
 POLYNOMIAL = {int(mujoco.mjtEq.mjEQ_JOINT): "joint", int(mujoco.mjtEq.mjEQ_TENDON): "tendon"}
 
@@ -32,7 +33,10 @@ def _polynomial(m: mujoco.MjModel, e: int, kind: str, names: Names) -> EqualityS
     if kind == "tendon":
         response = float(m.tendon_invweight0[first])
         response += float(coefficients[1] ** 2 * m.tendon_invweight0[second]) if second >= 0 else 0.0
-    return EqualitySpec(names["equality"][e], names[kind][first], other, coefficients, kind, response)
+    weight = m.tendon_invweight0 if kind == "tendon" else m.dof_invweight0[m.jnt_dofadr]
+    own = float(weight[first]) + (float(weight[second]) if second >= 0 else 0.0)
+    soft = compliance(m.eq_solref[e], m.eq_solimp[e], own)
+    return EqualitySpec(names["equality"][e], names[kind][first], other, coefficients, kind, response, soft)
 
 
 def _loop(m: mujoco.MjModel, e: int, names: Names) -> LoopSpec:
@@ -58,4 +62,5 @@ def _loop(m: mujoco.MjModel, e: int, names: Names) -> LoopSpec:
         torquescale=float(data[10]) if weld else 1.0,
         response=float(move),
         rotation_response=float(turn),
+        compliance=compliance(m.eq_solref[e], m.eq_solimp[e], float(move), turning=float(turn)),
     )

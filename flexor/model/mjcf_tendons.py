@@ -6,6 +6,7 @@ import numpy as np
 from flexor.model.description import UNLIMITED, Description, TendonSpec, WrapSpec
 from flexor.model.mjcf_actuators import reflected
 from flexor.model.mjcf_refusals import Names, disabled
+from flexor.model.softness import compliance
 
 WRAP_KINDS = {1: "joint", 2: "pulley", 3: "site", 4: "sphere", 5: "cylinder"}
 
@@ -35,6 +36,7 @@ def _tendon(m: mujoco.MjModel, i: int, d: Description, names: Names) -> TendonSp
         force_range=tuple(m.tendon_actfrcrange[i]) if m.tendon_actfrclimited[i] else UNLIMITED,
         reference=float(m.tendon_length0[i]),
         response=float(m.tendon_invweight0[i]),
+        compliance=compliance(m.tendon_solref_lim[i], m.tendon_solimp_lim[i], float(m.tendon_invweight0[i])),
     )
 
 

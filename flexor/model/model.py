@@ -205,6 +205,24 @@ class Tendons(eqx.Module):
     limit_baumgarte: Float[Array, " ntendon"]
 
 
+class Compliances(eqx.Module):
+    """Soft constraints, by MuJoCo's law (`flexor.contact.soft`): violated by r with the rate r', a row is pulled back by the force
+    f where
+
+        a + `damping` r' + `stiffness` d r + (1 - d) / d `response` f = 0,
+
+    a the acceleration that comes of it, in 1/s^2 and 1/s. d is the impedance, which grows with |r|: `impedance` holds its values
+    at zero and from a width on, that width, and midpoint and power of the curve between them (MuJoCo's `solimp`). `response`, in
+    1/kg, turns forces into accelerations; rows that hold an orientation have `rotation_response`.
+    """
+
+    stiffness: Float[Array, " n"]
+    damping: Float[Array, " n"]
+    impedance: Float[Array, "n 5"]
+    response: Float[Array, " n"]
+    rotation_response: Float[Array, " n"]
+
+
 class Media(eqx.Module):
     """The fluid around the robot, one row where there is one: density in kg/m^3, viscosity in Pa s, and its own velocity."""
 
@@ -259,6 +277,7 @@ class Model(Pytree):
     fluid_shapes: FluidShapes
     sensor_frames: SensorFrames
     loops: Loops
+    compliances: Compliances
     gravity: Float[Array, "3"]
     reference: Float[Array, " nq"]
     rest: Float[Array, " nq"]

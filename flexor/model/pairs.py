@@ -1,10 +1,12 @@
 """Which shapes may touch: MuJoCo's rules for pairs of geoms, and the pairs flexor can detect."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from flexor.model.description import Description, GeomSpec, PairSpec, static_bodies
+from flexor.model.softness import mixed, soften
 from flexor.model.topology import SHAPES
 
 SUPPORTED = frozenset((a, b) for i, a in enumerate(SHAPES) for b in SHAPES[i:] if b != "plane")
@@ -33,7 +35,8 @@ def collision_pairs(description: Description, *, self_collision: bool = True) ->
     taken = {frozenset((p.a, p.b)) for p in found}
     places = np.argwhere(np.triu(_bits_match(d.geoms) & ~_kept_apart(d, static), 1))
     matched = ((d.geoms[i], d.geoms[j]) for i, j in places)
-    found += [_mixed(a, b) for a, b in matched if frozenset((a.name, b.name)) not in taken]
+    response = {b.name: b.response for b in d.bodies}
+    found += [_mixed(a, b, response) for a, b in matched if frozenset((a.name, b.name)) not in taken]
     if not self_collision:
         found = [p for p in found if geom[p.a].body in static or geom[p.b].body in static]
     place = {name: i for i, name in enumerate(geom)}
@@ -69,12 +72,13 @@ def _kept_apart(d: Description, static: set[str]) -> np.ndarray:
     return apart[np.ix_(owner, owner)]
 
 
-def _mixed(a: GeomSpec, b: GeomSpec) -> PairSpec:
+def _mixed(a: GeomSpec, b: GeomSpec, response: Mapping[str, float]) -> PairSpec:
     """Friction and condim of two geoms by MuJoCo's rule: those of the higher priority, else the larger of the two. Margins add
-    up, as in MuJoCo 4."""
+    up, as in MuJoCo 4. `response` is that of the bodies."""
     both = (a, b) if a.priority == b.priority else (a if a.priority > b.priority else b,)
     larger = {f: max(getattr(g, f) for g in both) for f in ("friction", "condim", "torsion", "rolling")}
-    return PairSpec(a.name, b.name, margin=a.margin + b.margin, **larger)
+    pair = PairSpec(a.name, b.name, margin=a.margin + b.margin, **larger)
+    return soften(pair, *mixed(a, b), response[a.body] + response[b.body])
 
 
 def _in_order(pair: PairSpec, geom: dict[str, GeomSpec]) -> PairSpec:

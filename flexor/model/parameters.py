@@ -19,11 +19,12 @@ from flexor.model.model import Model
 _GROUPS = {"body": "bodies", "joint": "joints", "geom": "geoms", "pair": "pairs", "actuator": "actuators", "site": "sites",
            "equality": "equalities", "tendon": "tendons", "loop": "loops", "transmission": "transmissions",
            "activation": "activations", "muscle": "muscles", "medium": "media", "fluid": "fluid_shapes",
-           "sensor": "sensor_frames"}  # fmt: skip
+           "sensor": "sensor_frames", "compliance": "compliances"}  # fmt: skip
 _SIZES = ("stiffness", "damping", "cfm", "baumgarte")
 POSITIVE = frozenset({
     *("mass", "friction", "armature", "frictionloss", "restitution", "delay", "margin", "torquescale", "torsion", "rolling"),
     *("crank_length", "time_constant", "release_time", "smoothing", "peak_force", "max_velocity"),
+    *("response", "rotation_response"),
     *("density", "viscosity", "blunt_drag", "slender_drag", "angular_drag"),
     *_SIZES, *(f"limit_{name}" for name in _SIZES), *(f"rotation_{name}" for name in _SIZES),
 })  # fmt: skip

@@ -46,7 +46,7 @@ def _read_back(text: str, model: Model, ending: str) -> Model:
         raise DescriptionError(f"'{model.topology.name}' cannot be saved as {FORMATS[ending]}: {error}") from error
     if again.topology != model.topology:
         fields = ("name", "bodies", "parents", "joints", "geoms", "pairs", "actuators", "keyframes", "sites", "equalities",
-                  "tendons", "loops", "mocap", "compensated", "media", "fluid_shapes", "sensors")  # fmt: skip
+                  "tendons", "loops", "mocap", "compensated", "media", "fluid_shapes", "sensors", "compliances")  # fmt: skip
         field = next(f for f in fields if getattr(again.topology, f) != getattr(model.topology, f))
         raise DescriptionError(f"'{model.topology.name}' cannot be saved as {FORMATS[ending]}: it would change its {field}.")
     return again

@@ -9,6 +9,7 @@ import numpy as np
 from flexor.model.extension import FLUID_PREFIX, PREFIX, number_text
 from flexor.model.model import Model
 from flexor.model.save_actuators import add_actuators, limit
+from flexor.model.save_compliances import softness
 from flexor.model.save_sensors import add_sensors
 from flexor.model.save_tendons import write_tendons
 
@@ -99,6 +100,7 @@ def _joints(body: ET.Element, m: Model, b: int) -> None:
             attributes["limited"] = "true" if joint.limited else "false"
             if joint.limited:
                 attributes["range"] = number_text(np.clip(table.range[j], -1e9, 1e9))
+                attributes.update(softness(m, "joint", j, "limit"))
             attributes["pos"] = number_text(table.pos[j])
             attributes["axis"] = number_text(table.axis[j])
         ET.SubElement(body, "joint", {"name": joint.name, "type": joint.kind, **attributes})
@@ -133,7 +135,7 @@ def _pairs(root: ET.Element, m: Model) -> None:
         torsion, rolling = (float(x[p]) for x in (m.pairs.torsion, m.pairs.rolling))
         friction = number_text([mu, mu, torsion, rolling, rolling])
         margin = {"margin": number_text(m.pairs.margin[p])} if m.pairs.margin[p] else {}
-        what = {"condim": str(pair.condim), "friction": friction, **margin}
+        what = {"condim": str(pair.condim), "friction": friction, **margin, **softness(m, "pair", p)}
         ET.SubElement(group, "pair", {"geom1": a, "geom2": b, **what})
 
 
@@ -142,13 +144,14 @@ def _equalities(root: ET.Element, m: Model) -> None:
     if not t.equalities and not t.loops:
         return
     group = ET.SubElement(root, "equality")
-    for e, polynomial in zip(t.equalities, m.equalities.coefficients, strict=True):
+    for i, (e, polynomial) in enumerate(zip(t.equalities, m.equalities.coefficients, strict=True)):
         rows = t.joints if e.kind == "joint" else t.tendons
         other = {} if e.second is None else {f"{e.kind}2": rows[e.second].name}
         first = {"name": e.name, f"{e.kind}1": rows[e.first].name}
-        ET.SubElement(group, e.kind, {**first, **other, "polycoef": number_text(polynomial)})
+        law = {"polycoef": number_text(polynomial), **softness(m, "equality", i)}
+        ET.SubElement(group, e.kind, {**first, **other, **law})
     for i, loop in enumerate(t.loops):
-        ends = {"name": loop.name, "body1": t.bodies[loop.first], "body2": t.bodies[loop.second]}
+        ends = {"name": loop.name, "body1": t.bodies[loop.first], "body2": t.bodies[loop.second]} | softness(m, "loop", i)
         if not loop.weld:
             ET.SubElement(group, "connect", {**ends, "anchor": number_text(m.loops.anchor_a[i])})
             continue

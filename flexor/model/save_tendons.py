@@ -6,6 +6,7 @@ import numpy as np
 
 from flexor.model.extension import number_text
 from flexor.model.model import Model
+from flexor.model.save_compliances import softness
 
 
 def write_tendons(root: ET.Element, m: Model) -> None:
@@ -26,6 +27,7 @@ def _attributes(m: Model, i: int) -> dict[str, str]:
     made["limited"] = "true" if tendon.limited else "false"
     if tendon.limited:
         made["range"] = number_text(np.clip(table.range[i], -1e9, 1e9))
+        made.update(softness(m, "tendon", i, "limit"))
     bounded = bool(np.isfinite(table.force_range[i]).all())
     made["actuatorfrclimited"] = "true" if bounded else "false"
     return {**made, "actuatorfrcrange": number_text(table.force_range[i])} if bounded else made

@@ -25,6 +25,8 @@ def urdf_text(model: Model, keys: Mapping[str, np.ndarray]) -> str:
         if rows:
             _fail(m, f"it has the {what} '{rows[0].name}', for which URDF has no place")
     root = ET.Element("robot", name=t.name)
+    if t.compliances:
+        _fail(m, f"its {t.compliances[0].kind} '{t.compliances[0].owner}' is soft, for which URDF has no place")
     if t.media:
         _fail(m, "there is a fluid around it")
     free = {f"joint.{j.name}.limited": np.zeros(1) for j in t.joints if j.kind == "slide" and not j.limited}

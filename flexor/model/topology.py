@@ -149,6 +149,19 @@ class Tendon:
 
 
 @dataclass(frozen=True)
+class Compliance:
+    """A soft constraint: a pair, the limits of a joint or a tendon, an equality or a loop (`kind`), and its number."""
+
+    kind: str
+    owner: str
+    index: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}.{self.owner}"
+
+
+@dataclass(frozen=True)
 class FluidShape:
     """What a fluid acts on: an ellipsoid on a body, or the box that stands for it."""
 
@@ -208,6 +221,15 @@ class Topology:
     refused_sensors: tuple[tuple[str, str], ...] = field(default=(), compare=False)
     tendons: tuple[Tendon, ...] = ()
     loops: tuple[Loop, ...] = ()
+    compliances: tuple[Compliance, ...] = ()
+
+    def compliant(self, kind: str, count: int) -> np.ndarray:
+        """Of each of `count` elements of a kind, the row of its compliance, -1 where it is hard."""
+        rows = np.full(count, -1, INDEX)
+        for i, c in enumerate(self.compliances):
+            if c.kind == kind:
+                rows[c.index] = i
+        return rows
 
     @cached_property
     def contact_rows(self) -> int:
