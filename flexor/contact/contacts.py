@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
+from flexor.contact.soft import Soft
 from flexor.dynamics import Kinematics, body_poses, body_velocities
 from flexor.model.model import Model, Pairs
 from flexor.model.topology import INDEX
@@ -22,7 +23,7 @@ class Contacts(eqx.Module):
     `distance` is negative where the bodies overlap; `normal` points from body a to body b; `point_a` and `point_b` lie on
     the two surfaces, `distance` and the margin of their pair apart along the normal. `pairs` holds the contact parameters of each
     candidate, `pair` the number of its pair and `bodies` those of its two bodies: known arrays where candidates have their places
-    (`detect`), else found at each instant (`near_contacts`).
+    (`detect`), else found at each instant (`near_contacts`). `soft` has the laws of soft contacts, None where all are hard.
     """
 
     point_a: Float[Array, "ncon 3"]
@@ -33,6 +34,7 @@ class Contacts(eqx.Module):
     bodies: Int[Array, "ncon 2"] | np.ndarray
     pair: Int[Array, " ncon"] | np.ndarray
     condim: Int[Array, " ncon"] | np.ndarray
+    soft: Soft | None = None
 
     def __len__(self) -> int:
         return len(self.pair)

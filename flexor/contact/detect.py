@@ -11,6 +11,7 @@ from jaxtyping import Array, Float
 
 from flexor.contact.contacts import Contacts
 from flexor.contact.shapes import NARROW_PHASE, Placed, Touch, kinds
+from flexor.contact.soft import softness
 from flexor.dynamics import Kinematics, body_poses
 from flexor.model.model import Model
 from flexor.model.topology import INDEX, Topology
@@ -82,6 +83,7 @@ def detect(model: Model, kin: Kinematics) -> Contacts:
         bodies=bodies,
         pair=np.array(index, INDEX),
         condim=np.array([t.pairs[i].condim for i in index], INDEX),
+        soft=softness(model, t.compliant("pair", len(t.pairs))[order]),
     )
 
 

@@ -36,6 +36,7 @@ from flexor.contact.laws import SOFT
 from flexor.contact.near import Found, matched, near_contacts, places
 from flexor.contact.problem import Cones, Problem, generalised_impulse, visit, visit_rows
 from flexor.contact.rows import bounded, impact, joint_rows, reachable, row_count, row_slices, row_sources
+from flexor.contact.soft import soft_row
 from flexor.dynamics.crba import factor_inertia, inverse_times, solve_inertia
 from flexor.model.model import Model
 from flexor.model.topology import INDEX
@@ -130,30 +131,37 @@ class NCP(AbstractContact):
         free_normal = contact_velocity(model, kin, contacts, free)[:, 0] if key is None else None
 
         def may_touch(free_normal: Array) -> Array:
-            return reachable(-depth, free_normal, dt) | (warm[:, 0] > 0)
+            hard = reachable(-depth, free_normal, dt) | (warm[:, 0] > 0)
+            return hard if contacts.soft is None else jnp.where(contacts.soft.soft, depth > 0, hard)
 
         def touch(_: None, item: tuple[Any, ...]) -> tuple[None, tuple[Array, ...]]:
-            (bodies, sense, a, b, normal), (depth, more, free_normal, restitution, baumgarte) = item
+            (bodies, sense, a, b, normal), (depth, more, free_normal, restitution, baumgarte), (cfm, soft) = item
             sense = senses(model, bodies) if sense is None else sense
             J = jacobian_of_one(model, kin, sense, (a + b) / 2, normal, rows)
             before = dot(J[0], qd) if more is None else dot(J[0], qd) + more
             free_normal = dot(J[0], free) if free_normal is None else free_normal
             time, wanted = impact(-depth, before, free_normal, dt, restitution, baumgarte, self.push_out)
-            return None, (J, inverse_times(chol, jax.lax.stop_gradient(J.T)), time, wanted, free_normal)
+            law: tuple[Array, ...] = (time, wanted, free_normal)
+            if soft is not None:
+                yielding = soft_row(soft, -depth, jnp.maximum(depth, 0.0), before, dt)
+                given = zip((0.0, yielding[0], free_normal, yielding[1]), (*law, cfm), strict=True)
+                law = tuple(jnp.where(soft.soft, x, y) for x, y in given)
+            return None, (J, inverse_times(chol, jax.lax.stop_gradient(J.T)), *law)
 
         def idle(_: None, item: tuple[Any, ...]) -> tuple[None, tuple[Array, ...]]:
             J, zero = jnp.zeros((rows, len(qd)), qd.dtype), jnp.zeros((), qd.dtype)
-            return None, (J, J.T, zero, zero, zero)
+            return None, (J, J.T, zero, zero, zero, *([] if contacts.soft is None else [zero]))
 
         pairs = contacts.pairs
         near: Array = may_touch(free_normal) if free_normal is not None else jnp.asarray(key) >= 0
         sense = senses(model, contacts.bodies) if key is None else None
         places = (None if key is None else contacts.bodies, sense, contacts.point_a, contacts.point_b, contacts.normal)
         speeds = (depth, more, free_normal, pairs.restitution, pairs.baumgarte)
-        _, (J, Y, time, wanted, speed) = visit(near, touch, idle, None, (places, speeds))
+        soft = (None if contacts.soft is None else pairs.cfm, contacts.soft)
+        _, (J, Y, time, wanted, speed, *cfm) = visit(near, touch, idle, None, (places, speeds, soft))
         active = near if key is None else near & may_touch(speed)
         spin = contacts.spin_friction if rows > 3 else None
-        cones = Cones(J, Y, wanted, pairs.cfm, contacts.friction, active, spin)
+        cones = Cones(J, Y, wanted, cfm[0] if cfm else pairs.cfm, contacts.friction, active, spin)
         return (cones, time) if key is None else stored((cones, time))
 
     def _report(self, step: FreeStep, loads: Loads, assembled: _Assembled, solution: Solution) -> Outcome:

@@ -24,6 +24,7 @@ from flexor.contact.contact import Instant
 from flexor.contact.contacts import Contacts
 from flexor.contact.detect import candidates, placed_geoms
 from flexor.contact.shapes import NARROW_PHASE, Placed, Touch, kinds
+from flexor.contact.soft import Soft, softness
 from flexor.dynamics import body_poses, body_velocities
 from flexor.model.model import Model
 from flexor.model.topology import INDEX, Topology
@@ -115,7 +116,7 @@ def _listed(model: Model, pool: _Pool, row: Array, places: Int[Array, " most"], 
     owner = np.array([g.body for g in t.geoms], INDEX)
     bodies = stored(jnp.asarray(np.array([(owner[p.a], owner[p.b]) for p in t.pairs], INDEX)))
     condim = stored(jnp.asarray(np.array([p.condim for p in t.pairs], INDEX)))
-    parameters = stored(model.pairs)
+    parameters = stored((model.pairs, _soft_pairs(model)))
     dtype = pool.touch.distance.dtype
     up = jnp.zeros(3, dtype).at[2].set(1.0)
     empty = Touch(jnp.zeros(3, dtype), jnp.zeros(3, dtype), up, jnp.asarray(FAR, dtype))
@@ -129,12 +130,19 @@ def _listed(model: Model, pool: _Pool, row: Array, places: Int[Array, " most"], 
 
     def visit(_: None, place: Array) -> tuple[None, tuple[tuple[Any, ...], Array]]:
         touch, pair, key = lax.cond(place >= 0, fill, leave, jnp.maximum(place, 0))
-        pairs = jax.tree.map(lambda x: gathered(x, pair), parameters)
-        listed = (pairs, gathered(bodies, pair), pair, gathered(condim, pair))
+        pairs, soft = jax.tree.map(lambda x: gathered(x, pair), parameters)
+        listed = (pairs, gathered(bodies, pair), pair, gathered(condim, pair), soft)
         return None, ((*touch, *listed), key)
 
     rows, keys = lax.scan(visit, None, places)[1]
     return Found(Contacts(*rows), keys, left_out)
+
+
+def _soft_pairs(model: Model) -> Soft | None:
+    """The laws of all pairs, None where all are hard."""
+    t = model.topology
+    laws = softness(model, t.compliant("pair", len(t.pairs)))
+    return None if laws is None else laws._replace(soft=jnp.asarray(laws.soft))
 
 
 @lru_cache(maxsize=256)

@@ -23,6 +23,7 @@ from jaxtyping import Array, Bool, Float
 from flexor.contact.contact import Instant
 from flexor.contact.equality import tie_count, ties
 from flexor.contact.problem import Bounded, visit_rows
+from flexor.contact.soft import Soft, soft_row, softness
 from flexor.dynamics.crba import inverse_times
 from flexor.dynamics.tendons import tendon_jacobian, tendon_lengths
 from flexor.model.model import Model
@@ -35,7 +36,8 @@ WRITTEN_OUT = 2048  # numbers in the Jacobian of all rows up to which loops over
 
 class Rows(NamedTuple):
     """Rows as their sources fill them. `unilateral` and `opposite` are static: the latter is the number of the row of which a row
-    is the opposite direction (the two ends of a limit), its own where there is none."""
+    is the opposite direction (the two ends of a limit), its own where there is none. Where some are `soft`, these are their laws,
+    and `violation` is |r| of the impedance: that of all rows of a loop together."""
 
     J: Float[Array, "m nv"]
     gap: Float[Array, " m"]
@@ -46,6 +48,8 @@ class Rows(NamedTuple):
     restitution: Float[Array, " m"]
     unilateral: np.ndarray
     opposite: np.ndarray
+    soft: Soft | None = None
+    violation: Float[Array, " m"] | None = None
 
 
 def row_slices(t: Topology) -> dict[str, slice]:
@@ -68,7 +72,32 @@ def joint_rows(now: Instant, dt: Float[Array, ""]) -> Rows:
     parts += [_friction_rows(now, dt)]
     parts += [_tendon_friction_rows(now, dt)] if len(t.dry_tendons) else []
     parts += [_equality_rows(now)] if t.equalities or t.loops else []
-    return _joined(*parts)
+    return _softened(now.model, _joined(*parts))
+
+
+def _softened(model: Model, rows: Rows) -> Rows:
+    """The rows with the laws of those that are soft."""
+    t = model.topology
+    if not any(c.kind != "pair" for c in t.compliances):
+        return rows
+    joints, tendons = t.compliant("joint", len(t.joints)), t.compliant("tendon", len(t.tendons))
+    ends = [np.tile(joints[t.limited], 2), joints[t.limited_balls], np.tile(tendons[t.limited_tendons], 2)]
+    hard = np.full(len(t.dry) + len(t.dry_tendons), -1)
+    loops, welds = t.compliant("loop", len(t.loops)), np.array([x.weld for x in t.loops], bool)
+    ties = [t.compliant("equality", len(t.equalities)), np.repeat(loops, 3), np.repeat(loops[welds], 3)]
+    number = np.concatenate([*ends, hard, *ties]).astype(int)
+    turning = np.arange(len(number)) >= len(number) - 3 * int(welds.sum())
+    soft = softness(model, number, turning if welds.any() else None)
+    if soft is None:
+        return rows
+    violation = jnp.abs(rows.gap)
+    if t.loops:
+        first = len(number) - 3 * len(loops) - 3 * int(welds.sum())
+        owner = np.concatenate([np.repeat(np.arange(len(loops)), 3), np.repeat(np.flatnonzero(welds), 3)])
+        square = jnp.zeros(len(loops), rows.gap.dtype).at[owner].add(rows.gap[first:] ** 2)
+        whole = jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))
+        violation = jnp.concatenate([violation[:first], take(whole, owner)])
+    return rows._replace(soft=soft, violation=violation)
 
 
 def row_sources(t: Topology) -> tuple[str, ...]:
@@ -178,8 +207,13 @@ def bounded(
     hold = jnp.clip(-rows.baumgarte * rows.gap / dt, -fastest, fastest)
     active = reachable(rows.gap, after, dt) | (warm > 0) | ~rows.unilateral
     wanted = jnp.where(rows.unilateral, wanted, hold)
-    Y, time = _responses(rows, chol, active), jnp.where(rows.unilateral, time, 0.0)
-    found = Bounded(rows.J, Y, wanted, rows.cfm, rows.low, rows.high, active)
+    cfm, time = rows.cfm, jnp.where(rows.unilateral, time, 0.0)
+    if rows.soft is not None and rows.violation is not None:
+        soft = rows.soft.soft
+        yielding = soft_row(rows.soft, rows.gap, rows.violation, before, dt)
+        wanted, cfm = (jnp.where(soft, x, y) for x, y in zip(yielding, (wanted, cfm), strict=True))
+        active, time = jnp.where(soft & rows.unilateral, rows.gap < 0, active), jnp.where(soft, 0.0, time)
+    found = Bounded(rows.J, _responses(rows, chol, active), wanted, cfm, rows.low, rows.high, active)
     return stored((found, time)) if rows.J.size > WRITTEN_OUT else (found, time)
 
 

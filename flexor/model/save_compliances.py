@@ -13,6 +13,4 @@ def softness(m: Model, kind: str, index: int, suffix: str = "") -> dict[str, str
         return {}
     table = m.compliances
     spec = ComplianceSpec(float(table.stiffness[row]), float(table.damping[row]), table.impedance[row], 0.0)
-    return {
-        f"{name}{suffix}": number_text(value) for name, value in zip(("solref", "solimp"), written(spec), strict=True)
-    }
+    return {f"{name}{suffix}": number_text(value) for name, value in zip(("solref", "solimp"), written(spec), strict=True)}
