@@ -94,7 +94,8 @@ def _softened(model: Model, rows: Rows) -> Rows:
     if t.loops:
         first = len(number) - 3 * len(loops) - 3 * int(welds.sum())
         owner = np.concatenate([np.repeat(np.arange(len(loops)), 3), np.repeat(np.flatnonzero(welds), 3)])
-        square = jnp.zeros(len(loops), rows.gap.dtype).at[owner].add(rows.gap[first:] ** 2)
+        half = np.where(turning[first:], 0.5, 1.0)  # MuJoCo counts the vector part of a quaternion, half the angle
+        square = jnp.zeros(len(loops), rows.gap.dtype).at[owner].add((half * rows.gap[first:]) ** 2)
         whole = jnp.sqrt(jnp.maximum(square, jnp.finfo(square.dtype).tiny))
         violation = jnp.concatenate([violation[:first], take(whole, owner)])
     return rows._replace(soft=soft, violation=violation)

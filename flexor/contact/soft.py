@@ -10,9 +10,9 @@ damper taken at its end, v+ and r + h v+ in place of v and r, the row is as any 
 
     v+ + E y = w,    s = 1 / (1 + h b + h^2 k d),    E = s R,    w = s (v - h k d r).
 
-At rest k d r = -R f, as in MuJoCo; in motion the two differ by the order of h, and any h is stable (MuJoCo takes v and r at the start
-and lengthens time constants below 2 h instead). What is soft pushes where it overlaps at the start of the step, without a time of
-impact. The tangents of a soft contact have the same E, as in MuJoCo's elliptic cone.
+At rest k d r = -R f, as in MuJoCo; in motion the two differ by the order of h, and any h is stable (MuJoCo takes v and r at
+the start and lengthens time constants below 2 h instead). What is soft pushes where it overlaps at the start of the step,
+without a time of impact. The tangents of a soft contact have the same E, as in MuJoCo's elliptic cone.
 """
 
 from typing import NamedTuple

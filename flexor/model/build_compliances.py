@@ -13,7 +13,7 @@ FIELDS = {"stiffness": (), "damping": (), "impedance": (5,), "response": (), "ro
 
 def drop_compliances(d: Description, pairs: list[PairSpec]) -> None:
     """Takes them away where they are ignored, and where there is no limit."""
-    everything = (*pairs, *d.joints, *d.tendons, *d.equalities, *d.loops)
+    everything: tuple[Any, ...] = (*pairs, *d.joints, *d.tendons, *d.equalities, *d.loops)
     for x in everything:
         if "solref" in d.ignore or getattr(x, "range", x) is None:
             x.compliance = None

@@ -1,8 +1,8 @@
 """Reads MJCF, which MuJoCo's own compiler parses, from an `MjModel` into a `Description`.
 
-Read: bodies, joints, geoms, sites, pairs, exclusions, actuators (`mjcf_actuators`), equalities that are active,
-tendons, gravity, keyframes, and the numeric fields "flexor.<parameter name>". `solref`, `solimp` and `solmix` are read where they
-make a constraint softer than MuJoCo's defaults (`softness`); those of friction, and the settings of solver and integrator, are not
+Read: bodies, joints, geoms, sites, pairs, exclusions, actuators (`mjcf_actuators`), equalities that are active, tendons,
+gravity, keyframes, and the numeric fields "flexor.<parameter name>". `solref`, `solimp` and `solmix` are read where they make
+a constraint softer than MuJoCo's defaults (`softness`); those of friction, and the settings of solver and integrator, are not
 read. Whatever else would change the motion is refused in `mjcf_refusals`.
 """
 

@@ -62,5 +62,6 @@ def _loop(m: mujoco.MjModel, e: int, names: Names) -> LoopSpec:
         torquescale=float(data[10]) if weld else 1.0,
         response=float(move),
         rotation_response=float(turn),
-        compliance=compliance(m.eq_solref[e], m.eq_solimp[e], float(move), turning=float(turn)),
+        # the rows of a weld's angles are twice as long as MuJoCo's, which squares in their response
+        compliance=compliance(m.eq_solref[e], m.eq_solimp[e], float(move), turning=4 * float(turn)),
     )

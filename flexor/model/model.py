@@ -206,8 +206,8 @@ class Tendons(eqx.Module):
 
 
 class Compliances(eqx.Module):
-    """Soft constraints, by MuJoCo's law (`flexor.contact.soft`): violated by r with the rate r', a row is pulled back by the force
-    f where
+    """Soft constraints, by MuJoCo's law (`flexor.contact.soft`): violated by r with the rate r', a row is pulled back by the
+    force f where
 
         a + `damping` r' + `stiffness` d r + (1 - d) / d `response` f = 0,
 

@@ -8,11 +8,11 @@ the impedance of `solimp` from its width on, the numbers of `Compliances` are
 A constraint then swings, undisturbed, with the frequency w = d sqrt(stiffness), d the impedance where it is, and the damping
 ratio zeta; a force F on it pushes it in by F response (1 - d) / w^2.
 
-**What is hard stays hard.** MuJoCo's constraints are never hard; its defaults (T = 20 ms, d from 0.9 to 0.95) stand for constraints
-that are meant to hold. So a constraint that yields to a force no more than one with these defaults, at first touch and from the
-width on, has no compliance here: contacts, limits and equalities are then those of the NCP itself. Of a hard contact with
-zeta < 1 the restitution is exp(-pi zeta / sqrt(1 - zeta^2)), that of a linear spring and damper; limits and equalities with
-zeta < 1 are soft.
+**What is hard stays hard.** MuJoCo's constraints are never hard; its defaults (T = 20 ms, d from 0.9 to 0.95) stand for
+constraints that are meant to hold. So a constraint that yields to a force no more than one with these defaults, at first touch
+and from the width on, has no compliance here: contacts, limits and equalities are then those of the NCP itself. Of a hard
+contact with zeta < 1 the restitution is exp(-pi zeta / sqrt(1 - zeta^2)), that of a linear spring and damper; limits and
+equalities with zeta < 1 are soft.
 
 Source: MuJoCo's documentation, "Computation", sections "Constraint model" and "Solver parameters".
 """

@@ -42,12 +42,12 @@ DERIVED = (
     "body_rootid body_weldid body_jntnum body_jntadr body_dofnum body_dofadr body_treeid body_geomnum body_geomadr body_simple "
     "body_sameframe body_subtreemass body_margin body_contype body_conaffinity body_bvhadr body_bvhnum "
     "tendon_type tendon_treenum tendon_treeid "
-    "dof_bodyid dof_parentid dof_treeid dof_Madr dof_simplenum dof_invweight0 dof_M0 dof_length geom_sameframe geom_aabb "
+    "dof_bodyid dof_parentid dof_treeid dof_Madr dof_simplenum dof_M0 dof_length geom_sameframe geom_aabb "
     "geom_rbound pair_signature actuator_historyadr actuator_length0"
 )
 """Fields that MuJoCo's compiler derives from others."""
 SOLVER = (
-    "*_solref *_solimp *_solmix pair_solreffriction tendon_sol* opt.impratio opt.tolerance opt.ls_tolerance opt.noslip_tolerance "
+    "dof_solref dof_solimp pair_solreffriction tendon_sol*_fri opt.impratio opt.tolerance opt.ls_tolerance opt.noslip_tolerance "
     "opt.ccd_tolerance opt.integrator opt.cone opt.jacobian opt.solver opt.iterations opt.ls_iterations opt.noslip_iterations "
     "opt.ccd_iterations opt.sdf_initpoints opt.sdf_iterations"
 )
@@ -138,7 +138,12 @@ def changed(name, at=slice(None)):
 
 
 NUMBERS = [n for n in fields() if numbers(model(), n) is not None]
-ASIDE = ("opt.timestep", "body_invweight0")  # for a warning; derived from masses, for the default compliance of loops
+SOFTNESS = ["geom", "pair", "jnt", "eq"]
+ASIDE = (
+    *("opt.timestep", "body_invweight0", "dof_invweight0"),  # for a warning; derived from masses, for compliances
+    *(f"{kind}_{what}" for kind in SOFTNESS for what in ("solref", "solimp", "solmix")),  # numbers harder than the defaults
+    *("tendon_solref_lim", "tendon_solimp_lim"),  # change nothing: see `tests/contact/test_soft.py`
+)
 READ = [n for n in NUMBERS if handled(n) and n not in ASIDE]
 
 
