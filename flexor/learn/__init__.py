@@ -1,6 +1,9 @@
-"""Learning to do tasks: the loop in the kernel, policies."""
+"""Learning to do tasks: the loop in the kernel, PPO, policies as artefacts."""
 
 from flexor.learn.actor import Actor, Norm, Perceptron
 from flexor.learn.loop import Experience, Loop
+from flexor.learn.policy import Policy
+from flexor.learn.ppo import PPO
+from flexor.learn.train import Training, train
 
-__all__ = ["Actor", "Experience", "Loop", "Norm", "Perceptron"]
+__all__ = ["PPO", "Actor", "Experience", "Loop", "Norm", "Perceptron", "Policy", "Training", "train"]
