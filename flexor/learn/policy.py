@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +17,7 @@ from flexor.files import array_bytes, digest, json_bytes, read_arrays, write_who
 from flexor.learn.actor import Actor, Norm, Perceptron
 
 FORMAT, VERSION = "flexor policy", 1
-NUMPY = {
+NUMPY: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "relu": lambda x: np.maximum(x, 0),
     "tanh": np.tanh,
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),

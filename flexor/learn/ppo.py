@@ -22,8 +22,8 @@ from flexor.learn.loop import Experience
 
 @dataclass(frozen=True)
 class PPO:
-    """How to learn: `epochs` over a stretch in `minibatches` parts, which are small enough to stay in a processor's cache. `sizes` are
-    the hidden layers of actor and critic. Other defaults are those of NeRD's experiments."""
+    """How to learn: `epochs` over a stretch in `minibatches` parts, small enough for a processor's cache. `sizes` are the
+    hidden layers of actor and critic. Other defaults are those of NeRD's experiments."""
 
     sizes: tuple[int, ...] = (128, 64, 32)
     activation: str = "relu"
@@ -75,7 +75,7 @@ def _trained(actor: Actor, critic: Perceptron) -> Any:
 
 
 def advantages(options: PPO, x: Experience, values: Array, cut: Array, last: Array) -> Array:
-    """Generalised advantages (Schulman et al. 2016) of every step, from the values of observations, of `x.cut` and of `x.last`."""
+    """Generalised advantages (Schulman et al. 2016) of every step, from values of observations, of `x.cut` and of `x.last`."""
     following = jnp.concatenate([values[:, 1:], last[:, None]], axis=1)
     following = jnp.where(x.truncated, cut[:, None], jnp.where(x.ended, 0, following))
     delta = x.rewards + options.discount * following - values

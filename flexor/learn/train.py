@@ -31,8 +31,8 @@ CHECKPOINT = "checkpoint.npz"
 
 @dataclass(frozen=True)
 class Training:
-    """How long and on how many robots: `iterations` stretches of `steps` steps. `wanted` is a mean return of the episodes that end
-    in a stretch at which training stops early. A checkpoint is written every `every` iterations."""
+    """How long and on how many robots: `iterations` stretches of `steps` steps. Training stops early where the mean
+    return of the episodes that end in a stretch is `wanted`. A checkpoint is written every `every` iterations."""
 
     robots: int = 2048
     steps: int = 32
@@ -99,9 +99,9 @@ def _row(iteration: int, lived: Experience, figures: dict[str, Any], history: li
     tally = lived.tally
     episodes = int(jnp.sum(tally.episodes))
     before = history[-1] if history else {"return": None, "length": None}
-    ended = {"return": float(jnp.sum(tally.returns)) / episodes, "length": int(jnp.sum(tally.lengths)) / episodes} if episodes else {
-        name: before[name] for name in ("return", "length")
-    }  # fmt: skip
+    ended = {name: before[name] for name in ("return", "length")}
+    if episodes:
+        ended = {"return": float(jnp.sum(tally.returns)) / episodes, "length": int(jnp.sum(tally.lengths)) / episodes}
     terms = {f"reward/{name}": float(jnp.sum(x)) / lived.rewards.size for name, x in tally.terms.items()}
     facts = {name: float(x) for name, x in figures.items()}
     counts = {"iteration": iteration, "steps": iteration * lived.rewards.size, "episodes": episodes}

@@ -105,7 +105,7 @@ def test_what_is_said_about_files_of_policies(trained, tmp_path):
     path = trained[0].save(tmp_path / "a.safetensors")
     with pytest.raises(FileNotFoundError, match="there is no file"):
         Policy.load(tmp_path / "b.safetensors")
-    with pytest.raises(ValueError, match="must end in .safetensors"):
+    with pytest.raises(ValueError, match=r"must end in \.safetensors"):
         Policy.load(tmp_path / "a.json")
     path.write_bytes(path.read_bytes()[:-1] + b"\0")
     with pytest.raises(ValueError, match="is corrupt"):
