@@ -189,3 +189,11 @@ def test_compliances_are_saved(text, tmp_path):
     assert fx.load(tmp_path / "stiff.xml").topology == model.topology
     with pytest.raises(fx.DescriptionError, match=r"is soft|has the tendon"):
         fx.save(model, tmp_path / "soft.urdf")
+
+
+def test_a_simulator_of_a_soft_scene_is_saved_and_opened(tmp_path):
+    sim = fx.Simulator(fx.load(MATTRESS), dt=0.002, simd=False)
+    sim.save(tmp_path / "bed")
+    again = fx.open(tmp_path / "bed")
+    assert again.model.topology == sim.model.topology
+    jax.tree.map(np.testing.assert_array_equal, again.model, sim.model)
