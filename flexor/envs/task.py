@@ -88,14 +88,14 @@ class AbstractTask(eqx.Module):
         with jax.ensure_compile_time_eval():  # what is known stays known: kernels have the robot compiled in
             return self.action.equip(self.sim)
 
-    def on(self, solver: AbstractSolver | str | Mapping[str, Any]) -> Self:
+    def on(self, physics: AbstractSolver | str | Mapping[str, Any]) -> Self:
         """The same task under other physics: a solver, or its name (`fx.solver`), with the substeps that the task's own has."""
-        if isinstance(solver, AbstractSolver):
-            return dataclasses.replace(self, sim=self.sim.with_solver(solver))
-        dt = float(self.sim.dt)
-        substeps = round(dt / self.sim.solver.shortest_step(dt))
-        options: dict[str, Any] = {"name": solver} if isinstance(solver, str) else dict(solver)
-        return self.on(solver_named({"substeps": substeps, **options}))
+        if isinstance(physics, str | Mapping):
+            dt = float(self.sim.dt)
+            substeps = round(dt / self.sim.solver.shortest_step(dt))
+            options: dict[str, Any] = {"name": physics} if isinstance(physics, str) else dict(physics)
+            physics = solver_named({"substeps": substeps, **options})
+        return dataclasses.replace(self, sim=self.sim.with_solver(physics))
 
     def simplified(self) -> Self:
         """The same task, its solver without idle parts."""
