@@ -111,6 +111,8 @@ def update(options: PPO, learner: Learner, x: Experience, key: PRNGKeyArray) -> 
         for rows in jax.random.permutation(k, robots).reshape(options.minibatches, -1):
             weights, found = _minibatch(options, weights, lesson, rows)
             figures.append(found)
+        far = jnp.mean(jnp.stack([f["divergence"] for f in figures[-options.minibatches :]]))
+        weights = eqx.tree_at(lambda o: o.rate, weights, _adapted(options, weights.rate, far))
     means = {name: jnp.mean(jnp.stack([f[name] for f in figures])) for name in figures[0]}
     learner = eqx.tree_at(lambda o: o.actor.norm, weights, norm, is_leaf=lambda z: z is None)
     deviation = jnp.mean(jnp.exp(learner.actor.log_deviation))
@@ -149,10 +151,16 @@ def _minibatch(options: PPO, learner: Learner, lesson: Lesson, rows: Array) -> t
     gradient, figures = jax.grad(_loss, argnums=1, has_aux=True)(options, weights, some)
     step, memory = optimiser(options).update(gradient, learner.memory, weights)
     net, deviation, critic = optax.apply_updates(weights, jax.tree.map(lambda s: -learner.rate * s, step))
-    far, wanted = figures["divergence"], options.divergence
-    rate = jnp.where(far > 2 * wanted, learner.rate / 1.5, jnp.where(far < 0.5 * wanted, learner.rate * 1.5, learner.rate))
     actor = Actor(learner.actor.norm, net, deviation)
-    return Learner(actor, critic, memory, jnp.clip(rate, 1e-6, 1e-2)), figures
+    return Learner(actor, critic, memory, learner.rate), figures
+
+
+def _adapted(options: PPO, rate: Array, divergence: Array) -> Array:
+    """The rate after an epoch whose mean divergence this was."""
+    factor = jnp.where(
+        divergence > 2 * options.divergence, 1 / 1.5, jnp.where(divergence < 0.5 * options.divergence, 1.5, 1.0)
+    )
+    return jnp.clip(rate * factor.astype(rate.dtype), 1e-6, 1e-2)
 
 
 def _loss(options: PPO, weights: Any, some: Lesson) -> tuple[Array, dict[str, Array]]:
