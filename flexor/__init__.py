@@ -177,3 +177,6 @@ class _Package(types.ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+
+if "gymnasium" in sys.modules:  # its users make environments by name
+    importlib.import_module("flexor.gym")

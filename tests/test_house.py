@@ -24,7 +24,7 @@ ORDER = (
         "certify",
         "identify",
     ),
-    *("nerd", "ode", "adapt", "control", "envs", "learn", "plugins", "viz", "cli"),
+    *("nerd", "ode", "adapt", "control", "envs", "learn", "plugins", "viz", "gym", "cli"),
 )
 FILES = sorted(PACKAGE.rglob("*.py"))
 LONGEST_FILE, LONGEST_FUNCTION = 500, 60

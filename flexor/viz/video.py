@@ -88,7 +88,9 @@ def puppet(
     spec.add_texture(name="sky", type=mujoco.mjtTexture.mjTEXTURE_SKYBOX, width=64, height=64, **sky)
     _add_floor_material(spec, framing)
     kind = mujoco.mjtLightType.mjLIGHT_DIRECTIONAL
-    spec.worldbody.add_light(pos=_above(framing, 0), dir=[0.1, 0.15, -1], type=kind, diffuse=[0.4] * 3)
+    spec.worldbody.add_light(
+        pos=_above(framing.centre[0], framing.radius), dir=[0.1, 0.15, -1], type=kind, diffuse=[0.4] * 3
+    )
     if framing.floor is not None:
         _add_grid(spec, framing)
     of_body = [spec.worldbody, *(spec.worldbody.add_body(name=f"body{i}", mocap=True) for i in range(1, bodies))]
@@ -136,26 +138,55 @@ def _add_shape(spec: mujoco.MjSpec, body: Any, shape: dict[str, Any], mesh: str,
     body.add_geom(type=kind, pos=shape["pos"], quat=shape["quat"], size=size, **look)
 
 
-def _above(framing: Framing, i: int) -> np.ndarray:
-    """Where the light of a frame is."""
-    return framing.centre[i] + framing.radius * np.array([-0.1, -0.15, 1.1])
+def _above(centre: np.ndarray, radius: float) -> np.ndarray:
+    """Where the light is, over what the camera looks at."""
+    return centre + radius * np.array([-0.1, -0.15, 1.1])
 
 
 def _frames(
     drawn: Sequence[dict[str, Any]], pos: np.ndarray, quat: np.ndarray, size: tuple[int, int], framing: Framing, colour: str
 ) -> Iterator[np.ndarray]:
     """Images (height, width, 3) of the poses (frames, nbody, ...)."""
-    m = puppet(drawn, pos.shape[1], framing, size, colour)
-    data = mujoco.MjData(m)
-    camera = _camera(framing, size)
-    moved = m.body_mocapid[1:]
-    with closing(_Screen(m, size)) as screen:
+    with closing(Stage(drawn, pos.shape[1], framing, size, colour)) as stage:
         for i, (p, q) in enumerate(zip(pos, quat, strict=True)):
-            data.mocap_pos[moved], data.mocap_quat[moved] = p[1:], q[1:]
-            camera.lookat, m.light_pos[0] = framing.centre[i], _above(framing, i)
-            mujoco.mj_kinematics(m, data)
-            mujoco.mj_camlight(m, data)
-            yield screen.image(data, camera)
+            yield stage.image(p, q, framing.centre[i])
+
+
+class Stage:
+    """A robot's shapes before an off-screen camera, for images one by one. `close` gives the graphics context back."""
+
+    def __init__(
+        self,
+        drawn: Sequence[dict[str, Any]],
+        bodies: int,
+        framing: Framing,
+        size: tuple[int, int],
+        colour: str = SERIES[0],
+    ):
+        self._m = puppet(drawn, bodies, framing, size, colour)
+        self._data = mujoco.MjData(self._m)
+        self._camera = _camera(framing, size)
+        self._radius = framing.radius
+        self._screen = _Screen(self._m, size)
+
+    @staticmethod
+    def of(model: Model, q: np.ndarray, size: tuple[int, int]) -> "Stage":
+        """For a robot that may go anywhere from the pose `q`; the camera stands as far away as that pose needs."""
+        drawn, motion = shapes(model), body_motion(model, q[None])
+        space = boxes(drawn, *motion)
+        return Stage(drawn, motion[0].shape[1], frame_motion([space], floor_height(model, *space)), size)
+
+    def image(self, pos: np.ndarray, quat: np.ndarray, centre: np.ndarray) -> np.ndarray:
+        """The image (height, width, 3) of the poses (nbody, ...), the camera turned to `centre`."""
+        moved = self._m.body_mocapid[1:]
+        self._data.mocap_pos[moved], self._data.mocap_quat[moved] = pos[1:], quat[1:]
+        self._camera.lookat, self._m.light_pos[0] = centre, _above(centre, self._radius)
+        mujoco.mj_kinematics(self._m, self._data)
+        mujoco.mj_camlight(self._m, self._data)
+        return self._screen.image(self._data, self._camera)
+
+    def close(self) -> None:
+        self._screen.close()
 
 
 def _camera(framing: Framing, size: tuple[int, int]) -> mujoco.MjvCamera:
