@@ -1,20 +1,28 @@
-"""All tests run in double precision, and XLA is told to compile fast: the suite is mostly compilation.
+"""All tests run in double precision and, as users do, through kernels; a test that wants XLA says `simd=False`, and
+tests/simd, tests/solvers/test_kernels.py and tests/solvers/test_contract.py compare the two.
 
-The physics is tested through XLA; tests/simd and tests/solvers/test_kernels.py compare the kernels with it. Rank promotion and
-mixed dtypes are errors, and the shapes in annotations are checked at every call (`shapes.py`), but for the files in `LENIENT`.
+The suite is mostly compilation, so XLA is told to compile fast, and what it has compiled is shared between processes and between
+tests, as the kernels are, in a folder of this run. Rank promotion and mixed dtypes are errors, and the shapes in annotations are
+checked at every call (`shapes.py`).
 """
 
+import atexit
 import gc
 import os
+import shutil
 import signal
 import tempfile
 from contextlib import contextmanager
-from pathlib import Path
 
 # A quarter of the compile time, for programs that run once. Before JAX starts its backend.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0")
-os.environ.setdefault("FLEXOR_SIMD", "off")
-os.environ.setdefault("FLEXOR_CACHE", tempfile.mkdtemp(prefix="flexor-tests-"))
+os.environ.setdefault("FLEXOR_SIMD", "on")
+if "FLEXOR_CACHE" not in os.environ:  # not in the processes that this one starts
+    folder = os.environ["FLEXOR_CACHE"] = tempfile.mkdtemp(prefix="flexor-tests-")
+    os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(folder, "xla"))
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
+    os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES", "-1")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 import jax
 import jaxtyping
@@ -32,21 +40,6 @@ gc.set_threshold(200_000, 20, 100)  # tracing makes millions of small objects, a
 # A background job of a shell ignores Ctrl-C, and so would every process that it starts; some tests send that signal.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-# files that were not yet tried with strict rules
-LENIENT = ("certify/test_certificate.py", "contact/test_loops.py", "test_survey.py")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def rules(request):
-    """JAX's standard rules, and no shapes checked, for a file in `LENIENT`."""
-    path = request.path.relative_to(Path(__file__).parent).as_posix()
-    if path not in LENIENT:
-        yield
-        return
-    with jax.numpy_rank_promotion("allow"), jax.numpy_dtype_promotion("standard"), unchecked():
-        yield
-
 
 @pytest.fixture
 def any_shapes():

@@ -229,18 +229,18 @@ def _line_values(
     rollout: Callable[..., Any], model: Model, start: Any, qd: Array, u: Array, directions: dict[str, np.ndarray], rng: Any
 ) -> dict[str, tuple[np.ndarray, np.ndarray]]:
     """For every kind its direction, and the function's values (scene, step, offset) along it."""
-    zero = jax.tree.map(jnp.zeros_like, model)
-    still = (jnp.zeros(model.nv), jnp.zeros(model.nv), jnp.zeros_like(u))
+    zero = jax.tree.map(np.zeros_like, model)
+    still = (np.zeros(model.nv), np.zeros(model.nv), np.zeros(u.shape))
     lines: dict[str, tuple[np.ndarray, Any]] = {}
     for name, direction in directions.items():
         if direction.size and np.any(direction):
-            lines[name] = direction, (eqx.tree_at(KINDS[name], zero, jnp.asarray(direction)), *still)
+            lines[name] = direction, (eqx.tree_at(KINDS[name], zero, direction), *still)
     for k, name in enumerate(STATES):
         shift = list(still)
         if shift[k].size:
-            shift[k] = jnp.asarray(rng.normal(size=shift[k].shape))
-            lines[name] = np.asarray(shift[k]), (zero, *shift)
-    paths = jax.tree.map(lambda *x: jnp.stack(x), *(path for _, path in lines.values()))
+            shift[k] = rng.normal(size=shift[k].shape)
+            lines[name] = shift[k], (zero, *shift)
+    paths = jax.tree.map(lambda *x: jnp.asarray(np.stack(x)), *(path for _, path in lines.values()))
 
     def value(path: Any, t: Array, scene: Any, qd: Array) -> Array:
         step, move, dqd, du = jax.tree.map(lambda x: t * x, path)

@@ -79,7 +79,7 @@ def test_every_derivative_of_a_hopper_holds(certificate):
 
 def test_a_wrong_derivative_is_found(monkeypatch):
     """The same robot with one derivative cut off: the certificate must fail, and name it."""
-    monkeypatch.setattr(certificate_module, "closed_forms", lambda: iter(()))
+    monkeypatch.setattr(certificate_module, "closed_forms", lambda: ())
     monkeypatch.setattr("flexor.solvers.rigid.passive_force", _without_damping_gradient)
     result = fx.certify(fx.load(AIRBORNE), steps=8)
     assert not result.ok

@@ -14,6 +14,7 @@ from flexor.contact.rows import joint_rows
 from flexor.dynamics import forward_kinematics
 from flexor.model.description import DescriptionError
 from flexor.solvers.mujoco import mujoco_model
+from tests.contact.hard import hard_accelerations
 from tests.contact.loops import FOUR_BAR, LEG
 
 # Every kind at once: between bodies, sites, a body and the world, and tendons.
@@ -90,21 +91,6 @@ def test_jacobians_are_derivatives_of_violations():
         )
     )()
     np.testing.assert_allclose(derived, direct, atol=1e-13)
-
-
-def hard_accelerations(model, q, qd, tau):
-    """MuJoCo's in the limit of hard constraints, as in `test_rows.py`."""
-    found = []
-    for softness in (2e-4, 4e-4, 8e-4):
-        compiled = mujoco_model(model)
-        compiled.eq_solimp[:, :2] = 1 / (1 + softness)
-        compiled.opt.tolerance, compiled.opt.iterations = 0, 500
-        data = mujoco.MjData(compiled)
-        data.qpos[:], data.qvel[:], data.qfrc_applied[:] = q, qd, tau
-        mujoco.mj_forward(compiled, data)
-        found.append(data.qacc.copy())
-    first, second = 2 * found[0] - found[1], 2 * found[1] - found[2]
-    return (4 * first - second) / 3
 
 
 WELDED = """<mujoco model="welded"><compiler angle="radian"/><worldbody>

@@ -3,7 +3,6 @@
 import equinox as eqx
 import jax
 import jax.numpy as jnp
-import mujoco
 import numpy as np
 import pytest
 
@@ -11,7 +10,7 @@ import flexor as fx
 from flexor.contact.equality import violation
 from flexor.dynamics import forward_kinematics, kinetic_energy
 from flexor.model.description import DescriptionError, ModelWarning
-from flexor.solvers.mujoco import mujoco_model
+from tests.contact.hard import hard_accelerations
 from tests.contact.scenes import WHEEL
 
 GEARS = """<mujoco model="gears"><compiler angle="radian"/><option gravity="0 0 0"/><worldbody>
@@ -98,22 +97,6 @@ def test_a_violated_equality_is_removed_at_its_share_and_no_faster_than_the_push
     np.testing.assert_allclose(np.diff(np.asarray(far.q[:, 0] + 2 * far.q[:, 1])), -1e-3, rtol=1e-9)
 
 
-def _mujoco_accelerations(model, q, qd, tau):
-    """MuJoCo's own in the limit of hard constraints: its impedance d goes to one, where it may not be, so that its accelerations
-    at (1 - d) / d = e, 2 e and 4 e are extrapolated to e = 0. It is at rest on its equalities: no reference acceleration."""
-    found = []
-    for softness in (2e-4, 4e-4, 8e-4):
-        compiled = mujoco_model(model)
-        compiled.eq_solimp[:, :2] = 1 / (1 + softness)
-        compiled.opt.tolerance, compiled.opt.iterations = 0, 500
-        data = mujoco.MjData(compiled)
-        data.qpos[:], data.qvel[:], data.qfrc_applied[:] = q, qd, tau
-        mujoco.mj_forward(compiled, data)
-        found.append(data.qacc.copy())
-    first, second = 2 * found[0] - found[1], 2 * found[1] - found[2]
-    return (4 * first - second) / 3
-
-
 @pytest.mark.parametrize("scene", ["gears", "links"])
 def test_accelerations_are_mujocos_in_the_limit_of_hard_constraints(scene):
     """States on the equality, in position and velocity. flexor's compliance is zero, and (u - qd) / dt does not depend on dt.
@@ -130,7 +113,7 @@ def test_accelerations_are_mujocos_in_the_limit_of_hard_constraints(scene):
         qd[e.second] = rng.normal()
         qd[e.first] = -float(J[0, e.second]) * qd[e.second]
         ours = (np.asarray(step(q, qd, jnp.asarray(tau))) - qd) / 1e-3
-        theirs = _mujoco_accelerations(model, q, qd, tau)
+        theirs = hard_accelerations(model, q, qd, tau)
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6 * np.abs(theirs).max())
 
 
