@@ -44,7 +44,7 @@ format: $(VENV)/dev.stamp
 	@$(BIN)/ruff format .
 
 test: lint
-	@$(BIN)/python -m pytest -n $(WORKERS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 bench: $(VENV)/dev.stamp
 	@$(BIN)/python benchmarks/_all.py $(if $(QUICK),--quick --workers $(WORKERS))

@@ -41,6 +41,7 @@ gc.set_threshold(200_000, 20, 100)  # tracing makes millions of small objects, a
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
 @pytest.fixture
 def any_shapes():
     """For tests of flexor's own sentences about shapes: annotations are not checked."""
@@ -56,7 +57,17 @@ def unchecked():
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
-SLOW = ("test_certificate", "test_ncp", "test_kernels", "test_demo", "test_docs")
+SLOW = (
+    "test_contract",
+    "test_ncp",
+    "test_convex",
+    "test_near",
+    "test_loops",
+    "test_certificate",
+    "test_kernels",
+    "test_demo",
+    "test_docs",
+)
 
 
 def pytest_collection_modifyitems(items):
