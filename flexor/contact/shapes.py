@@ -70,7 +70,7 @@ def plane_cylinder(plane: Placed, cylinder: Placed) -> Touch:
     down, _ = _unit(jnp.where(upright, cylinder.rot[:, 0], down))
     side = jnp.cross(axis, down)
     lower = jnp.where(dot(normal, axis) > 0, -1.0, 1.0) * half * axis
-    third = -0.5 * down, np.sqrt(0.75) * side
+    third = -0.5 * down, 0.75**0.5 * side
     rim = jnp.stack([lower + radius * down, -lower + radius * down])
     stand = jnp.stack([lower + radius * (third[0] + third[1]), lower + radius * (third[0] - third[1])])
     return _balls_on_plane(plane, cylinder.pos[None] + jnp.concatenate([rim, stand]), 0.0)

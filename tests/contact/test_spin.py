@@ -47,6 +47,19 @@ def test_a_ball_rolls_to_the_right_distance_whatever_its_heading(heading):
     np.testing.assert_allclose(np.asarray(run.q[-1, :2]), ahead * speed**2 / (2 * slowing), atol=speed * DT)
 
 
+def test_a_cylinder_rolls_to_the_right_distance():
+    """I = m r^2 / 2: v' = -mu g / (1.5 r). The moments of its two lines of support add up to that of its weight."""
+    shape = f'type="cylinder" size="{RADIUS} 0.15" quat="1 1 0 0" mass="2"'
+    model = fx.load(BALL.replace(f'size="{RADIUS}" mass="2"', shape) % 6)
+    sim = fx.Simulator(model, fx.RigidSolver(contact=fx.NCP(tolerance=1e-13)), dt=DT)
+    speed = 0.5
+    slowing = ROLLING * G / (1.5 * RADIUS)
+    run = sim.rollout(sim.reset(qd=jnp.asarray([speed, 0, 0, 0, speed / RADIUS, 0])), steps=int(1.2 * speed / slowing / DT))
+    np.testing.assert_allclose(run.qd[100, 0], speed - 100 * DT * slowing, rtol=1e-6)
+    assert np.abs(run.qd[-1]).max() < 1e-8
+    np.testing.assert_allclose(run.q[-1, :2], [speed**2 / (2 * slowing), 0], atol=speed * DT)
+
+
 def test_without_it_a_ball_goes_on():
     """condim 3: it neither stops to spin nor to roll; condim 4: it rolls on."""
     qd = jnp.asarray([0.5, 0, 0, 0, 0.5 / RADIUS, 3.0])

@@ -137,6 +137,34 @@ def test_a_robot_that_touches_nothing_has_nothing_to_teach_beyond_its_base_step(
         train(sim, read(path, sim.model), sizes=SMALL, options=QUICK)
 
 
+PINCH = """<mujoco model="pinch"><compiler angle="radian"/><worldbody>
+  <body name="left" pos="0 0.03 0"><joint name="left" type="slide" axis="0 1 0" range="-0.02 0.02" damping="2"/>
+    <geom type="box" size="0.01 0.005 0.02" mass="0.1" contype="1" conaffinity="0"/></body>
+  <body name="right" pos="0 -0.03 0"><joint name="right" type="slide" axis="0 -1 0" range="-0.02 0.02" damping="2"/>
+    <geom type="box" size="0.01 0.005 0.02" mass="0.1" contype="1" conaffinity="0"/></body>
+  <body name="card" pos="0 0 0.1"><joint name="card" axis="1 0 0" damping="0.001"/>
+    <geom type="cylinder" size="0.012 0.02" pos="0 0 -0.1" mass="0.05" contype="0" conaffinity="1"/></body></worldbody>
+  <tendon><fixed name="split"><joint joint="left" coef="0.5"/><joint joint="right" coef="0.5"/></fixed></tendon>
+  <equality><joint name="coupling" joint1="left" joint2="right"/></equality>
+  <actuator><motor name="close" tendon="split" ctrlrange="-4 4"/></actuator></mujoco>"""
+
+
+def test_equalities_tendons_and_general_contact_are_sampled_and_learned(tmp_path):
+    """Coupled fingers, driven by a tendon, against a swinging cylinder: the data keep the coupling, and a network learns."""
+    sim = fx.Simulator(fx.load(PINCH), fx.Substeps(fx.RigidSolver(), 4), dt=1 / 100)
+    near = {"left": (0.0, 0.0), "right": (0.0, 0.0), "card": (-0.3, 0.3)}
+    still = {"left": (0.0, 0.0), "right": (0.0, 0.0)}
+    path = sample(sim, Ranges(q=near, qd=still), 320, tmp_path / "pinch.h5", length=10, seed=1)
+    found = read(path, sim.model)
+    assert np.abs(found.next_q[..., 0] - found.next_q[..., 1]).max() < 1e-5
+    nerd = train(sim, found, sizes=SMALL, options=Training(steps=60, batch=16, window=6, every=30))
+    history = nerd.card["history"]
+    assert np.isfinite([row["loss"] for row in history]).all()
+    assert history[-1]["held_out"] < history[0]["held_out"]
+    learned = fx.Simulator(sim.model, nerd.solver(), dt=sim.dt)
+    assert learned.rollout(learned.reset(found.scene.q[0, 0]), steps=5).status.ok
+
+
 def test_passive_motion_is_judged_against_the_truth(sim, path):
     found = read(path, sim.model)
     nerd = train(sim, found, sizes=SMALL, frames=everything(sim), options=QUICK)
