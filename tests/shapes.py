@@ -20,7 +20,21 @@ VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 def install() -> None:
     """From now on modules of flexor are imported with their shapes checked."""
     jaxtyping.Array = jax.Array | np.ndarray | np.generic | float
+    jaxtyping.jaxtyped = functools.partial(_jaxtyped, jaxtyping.jaxtyped)
     jaxtyping.install_import_hook("flexor", "tests.shapes.check")
+
+
+def _jaxtyped(decorate: Any, *, typechecker: Any) -> Any:
+    """jaxtyping's decorator for those functions alone that speak of arrays: around the others, and most are called while a kernel
+    is being built, it would take more time than all that they do."""
+
+    def around(target: Any) -> Any:
+        function = target.__init__ if inspect.isclass(target) else target
+        hints = function.__annotations__.values() if inspect.isfunction(function) else ()
+        plain = inspect.isfunction(function) and not any(isinstance(hint, str) or shaped(hint) for hint in hints)
+        return target if plain else decorate(target, typechecker=typechecker)
+
+    return around
 
 
 def check(function: Any) -> Any:
