@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import mujoco
 import numpy as np
 from _form import Result, at_least, at_most, run, tell
+from _scenes import LEG, g1_on_its_feet, heap, panda_grasping
 from mujoco import rollout as mujoco_rollout
 
 import flexor as fx
@@ -42,13 +43,19 @@ def four_feet() -> str:
 
 
 class Case(NamedTuple):
-    """A robot, what it touches, and its keyframe."""
+    """A robot, what it touches, and its keyframe. A `scene` of many contacts is measured in single precision, in two batches."""
 
     name: str
     load: Callable[..., fx.Model]
     contact: Any
     start: str | None
     touching: bool
+    scene: bool = False
+
+
+def scene(text: Callable[[], str], dtype: Any) -> fx.Model:
+    """The model of a text that is made when it is asked for."""
+    return fx.load(text(), dtype=dtype)
 
 
 def cases(quick: bool) -> list[Case]:
@@ -66,6 +73,10 @@ def cases(quick: bool) -> list[Case]:
         Case("laikago, four feet, penalty", partial(fx.load, four_feet()), fx.Penalty(), "stand", True),
         Case("laikago, four feet, NCP", partial(fx.load, four_feet()), fx.NCP(), "stand", True),
         Case("ant, NCP", partial(fx.load, "ant"), fx.NCP(), "stand", True),
+        Case("g1 on its feet, NCP", partial(scene, g1_on_its_feet), fx.NCP(), "stand", True, scene=True),
+        Case("panda grasps a box, NCP", partial(scene, panda_grasping), fx.NCP(), "grasp", True, scene=True),
+        Case("20 boxes in a heap, NCP", partial(scene, heap), fx.NCP(), "heap", True, scene=True),
+        Case("leg with closed loops, NCP", partial(scene, lambda: LEG), fx.NCP(), "stand", True, scene=True),
     ]
 
 
@@ -164,8 +175,8 @@ def mjx_ns(name: str, batch: int = 256, patience: float = 180.0) -> float | str:
 
 
 def measure_case(case: Case, quick: bool) -> Iterator[dict[str, Any]]:
-    batches = (1, 64) if quick else (1, 64, 1024, 8192)
-    dtypes = (jnp.float32,) if quick else (jnp.float32, jnp.float64)
+    batches = (1, 64) if quick else (64, 1024) if case.scene else (1, 64, 1024, 8192)
+    dtypes = (jnp.float32,) if quick or case.scene else (jnp.float32, jnp.float64)
     span = 0.0 if quick else SPAN
     reference = case.load(dtype=jnp.float64)
     for dtype in dtypes:
@@ -183,7 +194,7 @@ def measure_case(case: Case, quick: bool) -> Iterator[dict[str, Any]]:
                 runs = [ready(simd, *args), peer, *([ready(alone, *args)] if batch >= 1024 else [])]
                 ours, theirs, *one = (t * ns for t in best(*runs, span=span))
             with_xla: float | str = ""
-            if batch in (64, 1024) and dtype == jnp.float32 and (batch == 64 or not case.touching):
+            if not case.scene and batch in (64, 1024) and dtype == jnp.float32 and (batch == 64 or not case.touching):
                 with_xla = seconds(xla, *args, repeats=1) * ns
             with_mjx: float | str = ""
             if batch == 1024 and dtype == jnp.float32 and case.name in ("ant, NCP", "laikago, in the air"):
