@@ -26,7 +26,6 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from flexor.contact.laws import (
-    SOFT,
     SPINS,
     Block,
     Disc,
@@ -37,6 +36,7 @@ from flexor.contact.laws import (
     linearised,
     row_law,
     slope,
+    soft,
     softened,
     turned,
     turned_back,
@@ -267,7 +267,7 @@ def _newton_step(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> tu
     def limit(carry: tuple[Array, Array], item: tuple[Array, Row, Array]) -> tuple[Any, Any]:
         y, row, a = item
         R, Rv, Rx = linearised(row_law, _mode_row(u, y, row, a), dot(row.J, u) + row.cfm * y, y, row)
-        E = Rx + jnp.maximum(row.cfm, SOFT * a) * Rv
+        E = Rx + jnp.maximum(row.cfm, soft(a.dtype) * a) * Rv
         H, b = carry
         K, z = Rv / E, R / E
         return (H + row.J[:, None] * (K * row.J)[None], b - row.J * z), (K, z)
@@ -365,12 +365,12 @@ def _solve_jvp(iterations: int, tolerance: float, primals: Any, tangents: Any) -
 
 def _responses(p: Problem, scales: Scales, contact: _Laws, row: _Laws) -> Callable[..., tuple[Array, Array]]:
     """The linear map (b, r, r_row) -> (dx, dy) of the linearised laws; what it needs is computed once."""
-    soft = softened(p.cones.cfm, scales.A)[:, None, None]
+    compliance = softened(p.cones.cfm, scales.A)[:, None, None]
     if scales.spin_stiff is not None:
         spins = 1 / take(scales.spin_stiff.T, np.array([0, 1, 1])[: p.cones.J.shape[1] - 3]).T
-        soft = jnp.concatenate([jnp.broadcast_to(soft[:, 0], (len(soft), 3)), spins], axis=1)[:, None]
-    E_inv = _each(_inverse, contact.Rx, (contact.Rx + soft * contact.Rv,))
-    E_row = row.Rx + jnp.maximum(p.rows.cfm, SOFT * scales.a_row) * row.Rv
+        compliance = jnp.concatenate([jnp.broadcast_to(compliance[:, 0], (len(spins), 3)), spins], axis=1)[:, None]
+    E_inv = _each(_inverse, contact.Rx, (contact.Rx + compliance * contact.Rv,))
+    E_row = row.Rx + jnp.maximum(p.rows.cfm, soft(p.M.dtype) * scales.a_row) * row.Rv
     KJ, KJ_row = matmul(matmul(E_inv, contact.Rv), p.cones.J), (row.Rv / E_row)[:, None] * p.rows.J
     H = p.M + p.rows.J.T @ KJ_row
     H = H + jnp.einsum("nka,nkb->ab", p.cones.J, KJ) if len(KJ) else H

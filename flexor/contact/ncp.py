@@ -32,7 +32,7 @@ from flexor.contact.contact import AbstractContact, FreeStep, Instant, Loads, Ou
 from flexor.contact.contacts import Contacts, contact_velocity, jacobian_of_one, no_contacts, senses, tapped
 from flexor.contact.detect import candidates, detect
 from flexor.contact.implicit import Solution, solve_implicitly
-from flexor.contact.laws import SOFT
+from flexor.contact.laws import soft
 from flexor.contact.near import Found, matched, near_contacts, places
 from flexor.contact.problem import Cones, Problem, generalised_impulse, visit, visit_rows
 from flexor.contact.rows import bounded, impact, joint_rows, reachable, row_count, row_slices, row_sources
@@ -245,7 +245,7 @@ def _keeping(p: Problem, rows: slice, late: Float[Array, " nv"]) -> Float[Array,
     comes as late as the impact itself. late - Y (J Y + c)^-1 J late with Y = M^-1 J^T and the compliance c of Newton's method."""
     J = p.rows.J[rows]
     Y = jax.lax.map(partial(solve_inertia, p.M, p.chol), J)
-    A = matmul(J, Y.T) + jnp.diag(jnp.maximum(p.rows.cfm[rows], SOFT * jnp.sum(J * Y, axis=-1)))
+    A = matmul(J, Y.T) + jnp.diag(jnp.maximum(p.rows.cfm[rows], soft(J.dtype) * jnp.sum(J * Y, axis=-1)))
     return late - solve_inertia(A, factor_inertia(A), matvec(J, late)) @ Y
 
 
