@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import jax.numpy as jnp
 import mujoco
 import numpy as np
 
@@ -35,7 +36,7 @@ def g1_on_its_feet() -> str:
     model = fx.load("g1", floating=True, ground=True)
     q = np.array(model.reference)
     q[2] = 2.0
-    q[2] -= float(detect(model, forward_kinematics(model, q)).distance.min())
+    q[2] -= float(detect(model, forward_kinematics(model, jnp.asarray(q))).distance.min())
     spec = _spec(model)
     for joint in (j for j in spec.joints if j.type == mujoco.mjtJoint.mjJNT_HINGE):
         joint.stiffness[0], joint.damping[0], joint.armature = 100.0, 2.0, 0.01
@@ -118,7 +119,8 @@ def heap(count: int = 20) -> str:
 
 
 # A leg as Cassie's under a pelvis that slides up and down and to and fro: springs in shin and heel, a rod from the thigh to the
-# heel spring and one that moves the foot, each closed by a point in space; the foot stands on the ground. Springs stand for servos.
+# heel spring and one that moves the foot, each closed by a point in space; the foot stands on the ground.
+# Springs stand for servos.
 LEG = """<mujoco model="leg"><compiler angle="radian"/><worldbody>
   <geom name="floor" type="plane" size="5 5 1" contype="1" conaffinity="0"/>
   <body name="pelvis" pos="0 0 0.885"><joint name="x" type="slide" axis="1 0 0"/><joint name="z" type="slide" axis="0 0 1"/>

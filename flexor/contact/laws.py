@@ -56,8 +56,8 @@ class Row(NamedTuple):
 
 
 def soft(dtype: Any) -> float:
-    """Compliance that Newton's method lends to a contact or row that has none, as a share of its response. Redundant rows make its
-    system singular without; the inverse of it times eps is the relative error of a step, 1e-3 in single precision."""
+    """Compliance that Newton's method lends to a contact or row that has none, as a share of its response. Redundant rows make
+    its system singular without; the inverse of it times eps is the relative error of a step, 1e-3 in single precision."""
     return 1e-4 if jnp.finfo(dtype).bits == 32 else 1e-7
 
 
