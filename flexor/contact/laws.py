@@ -55,10 +55,13 @@ class Row(NamedTuple):
     high: Array
 
 
+SOFT = 1e-7  # compliance that Newton's method lends to a contact that has none, as a share of its response
+
+
 def soft(dtype: Any) -> float:
-    """Compliance that Newton's method lends to a contact or row that has none, as a share of its response. Redundant rows make
-    its system singular without; the inverse of it times eps is the relative error of a step, 1e-3 in single precision."""
-    return 1e-4 if jnp.finfo(dtype).bits == 32 else 1e-7
+    """The same for a row. Redundant rows (loops) make the system singular without; eps over it is the relative error of a step,
+    1e-3 in single precision."""
+    return 1e-4 if jnp.finfo(dtype).bits == 32 else SOFT
 
 
 def contact_speed(block: Block, u: Array, x: Array) -> Array:
@@ -139,7 +142,7 @@ def turned_back(aim: Array, along: Array, across: Array) -> Array:
 
 def softened(cfm: Array, A: Array) -> Array:
     """c, the compliance of a contact itself in Newton's method."""
-    return jnp.maximum(cfm, soft(A.dtype) * A[..., 0, 0])
+    return jnp.maximum(cfm, SOFT * A[..., 0, 0])
 
 
 def slope(block: Block, A: Array, stiff: Array, spin_stiff: Array | None, u: Array, x: Array) -> Slope:

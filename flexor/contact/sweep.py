@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array
 
-from flexor.contact.laws import Block, soft, softened
+from flexor.contact.laws import SOFT, Block, softened
 from flexor.contact.problem import Problem, visit, visit_rows
 from flexor.spatial import cross, dot, matmul, matvec
 
@@ -81,7 +81,7 @@ def _spin_scales(J: Array, Y: Array) -> tuple[Array, ...]:
     rolling = _largest(matmul(J[4:], Y[:, 4:])) if len(J) == 6 else torsion
     a = jnp.stack([torsion, rolling])
     rate = 1 / jnp.where(a > tiny, a, 1.0)
-    return rate, rate / soft(J.dtype)
+    return rate, rate / SOFT
 
 
 def bolder(scales: Scales, count: Array) -> Scales:
