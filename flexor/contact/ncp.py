@@ -245,7 +245,9 @@ def _keeping(p: Problem, rows: slice, late: Float[Array, " nv"]) -> Float[Array,
     comes as late as the impact itself. late - Y (J Y + c)^-1 J late with Y = M^-1 J^T and the compliance c of Newton's method."""
     J = p.rows.J[rows]
     Y = jax.lax.map(partial(solve_inertia, p.M, p.chol), J)
-    A = matmul(J, Y.T) + jnp.diag(jnp.maximum(p.rows.cfm[rows], soft(J.dtype) * jnp.sum(J * Y, axis=-1)))
+    own = jnp.sum(J * Y, axis=-1)
+    own = jnp.where(own > jnp.finfo(J.dtype).tiny, own, 1.0)  # a row that nothing moves may have any
+    A = matmul(J, Y.T) + jnp.diag(jnp.maximum(p.rows.cfm[rows], soft(J.dtype) * own))
     return late - solve_inertia(A, factor_inertia(A), matvec(J, late)) @ Y
 
 
