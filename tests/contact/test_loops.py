@@ -174,7 +174,7 @@ def test_a_leg_with_two_loops_stays_closed(dtype):
 def test_redundant_loops_converge_in_single_precision():
     """A leg that stands, 0.2 s. Its loops close in a plane by points in space, so Newton's system is singular but for the
     compliance that it lends to rows, `laws.soft`; with that of double precision a third of the steps end at ten times this
-    residual, after up to six iterations. Steps end at 16 eps times one plus the free velocity, and this changes little in a step."""
+    residual, after up to six iterations. Steps end at 16 eps times one plus the free velocity, which hardly changes in a step."""
     model = fx.load(STANDING_LEG, dtype=jnp.float32)
     sim = fx.Simulator(model, dt=2e-3, simd=False)
 
