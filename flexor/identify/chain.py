@@ -1,16 +1,16 @@
-"""Derivatives of simulated segments to many free numbers, by the chain rule over their steps.
+"""Derivatives of simulated segments with respect to many free numbers, by the chain rule over their steps.
 
     qd+ = f(q, qd, z, u),    q+ = q + h qd+
     dqd+/dx = f_q dq/dx + f_qd dqd/dx + f_z dz/dx        x = (z, d): the free numbers and the segment's own start
 
-Forward mode through a rollout pays a simulation for each of p numbers. Here a row of [f_z f_q f_qd] is one reverse pass through
-one step, so that a step pays nv of them however many numbers are free, and what remains are products of small matrices. A row
-is a lane of a SIMD kernel. The same derivatives, in another order of the sums.
+Forward mode through a rollout costs a simulation for each of the p numbers. Here a row of [f_z f_q f_qd] is one reverse pass
+through one step, so a step costs nv of them however many numbers are free; the rest are products of small matrices. A row is
+a lane of a SIMD kernel. The derivatives are the same up to the order of summation.
 
-It is for robots of hinges and slides that touch nothing and have no limits, under semi-implicit Euler: there q+ follows from
-qd+ as above.
+This works for robots of hinges and slides without contact and limits, under semi-implicit Euler, where q+ follows from qd+
+as above.
 
-Errors alone, for many z, go through the same kernel with its reverse pass left out: nothing more to trace and to compile.
+Errors without derivatives, for many z, use the same kernel and skip its reverse pass, so there is nothing more to compile.
 """
 
 from collections.abc import Callable
@@ -32,13 +32,13 @@ WORTH = 3  # free numbers for each velocity from which the chain is cheaper
 
 
 def applies(sim: Simulator, p: int) -> bool:
-    """Whether q+ = q + h qd+ for this simulator, and p numbers are enough for it to be worth while."""
+    """Whether q+ = q + h qd+ holds for this simulator, and p is large enough for the chain to be cheaper."""
     t = sim.model.topology
     return t.nq == t.nv and sim.solver.moves_by_velocity(sim.model) and p >= WORTH * t.nv
 
 
 def rows(problem: "Problem") -> Callable[..., Any]:
-    """The kernel: `_row` of many lanes, for numbers of the charts, z, and whether derivatives are asked for, that they share."""
+    """The kernel: `_row` in many lanes, which share the charts' numbers, z and the flag that asks for derivatives."""
     lanes = simd.vmap if problem.sim.simd else jax.vmap
     axes = (None, None, None, 0, 0, 0)
     return lanes(lambda numbers, *lane: _row(problem.with_numbers(numbers), *lane), in_axes=axes)
@@ -58,7 +58,7 @@ def residuals(problem: "Problem", z: Array, d: Array, segments: Segments) -> Flo
 
 
 def linearized(problem: "Problem", z: Array, d: Array, segments: Segments) -> tuple[Array, Array]:
-    """Weighted errors of segments, and their derivatives to (z, d): rows of the errors, a column for each number."""
+    """Weighted errors of segments, and their derivatives with respect to (z, d), a column for each number."""
     sim, extra = problem.simulator(z)
     q, qd, Q, V = _trajectories(problem, sim, z, d, segments)
 
@@ -77,7 +77,7 @@ def linearized(problem: "Problem", z: Array, d: Array, segments: Segments) -> tu
 def _trajectories(
     problem: "Problem", sim: Simulator, z: Array, d: Array, segments: Segments
 ) -> tuple[Array, Array, Array, Array]:
-    """q and qd of all segments, time first, and their derivatives to (z, d), a column for each number."""
+    """q and qd of all segments, time first, and their derivatives with respect to (z, d), a column for each number."""
     n, p, s = problem.sim.model.nv, problem.p, segments.number
     weights = jnp.tile(jnp.eye(n), (s, 1))
 
@@ -97,21 +97,21 @@ def _trajectories(
 
 
 def _begin(problem: "Problem", sim: Simulator, d: Array, segments: Segments) -> tuple[State, Array]:
-    """States from which the segments are simulated, and their controls, time first: with a step beyond the end, to hand out what
-    is before it."""
+    """Initial states and controls of the segments, time first. One more step follows the end, since the scans return the
+    state before each step."""
     state = jax.vmap(lambda d, segment: problem.begin(sim, d, segment))(d, segments)
     return state, jnp.pad(jnp.swapaxes(segments.u, 0, 1), ((0, 1), (0, 0), (0, 0)))
 
 
 def _product(a: Float[Array, "s n n"], b: Float[Array, "s n x"]) -> Float[Array, "s n x"]:
-    """a b for every segment, written out: XLA makes one loop over x of it, where it would call a routine for each product."""
+    """a b for every segment, written out: XLA makes one loop over x of it instead of calling a routine for each product."""
     return sum((a[:, :, i, None] * b[:, None, i] for i in range(a.shape[2])), jnp.zeros(()))
 
 
 def _row(
     problem: "Problem", z: Float[Array, " p"], derive: Array, state: State, u: Array, weight: Float[Array, " nv"]
 ) -> Any:
-    """The state one step later, and the derivatives of weight . qd+ to z, q and qd, or zeros unless asked to derive."""
+    """The state one step later, and the derivatives of weight . qd+ with respect to z, q and qd; zeros unless `derive`."""
 
     def velocity(z: Array, q: Array, qd: Array) -> tuple[Array, State]:
         sim = problem.simulator(z)[0]

@@ -2,8 +2,8 @@
 
 For every candidate output a hybrid is trained on short segments with the sparse-group-lasso cost at several strengths at once,
 each in lanes of its own. What survives at a strength is refitted without shrinkage, inputs that died held at zero (the relaxed
-lasso, Meinshausen 2007), and judged by its error on segments that were held out. From the best of these, inputs are taken away
-one at a time for as long as the error stays within `SLACK` of the smallest, or grows by less than `NEGLIGIBLE` of the error
+lasso, Meinshausen 2007), and judged by its error on segments that were held out. From the best of these, inputs are removed
+one at a time as long as the error stays within `SLACK` of the smallest, or grows by less than `NEGLIGIBLE` of the error
 without a network: an input stays only if the data ask for it.
 """
 
@@ -35,7 +35,7 @@ SMOOTH = 1e-6  # lam of the upper layers
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """What a network on `output` achieves: held-out errors in units of those without it, and the inputs it kept."""
+    """A network on `output`: its held-out errors in units of those without it, and the inputs it kept."""
 
     output: str
     error: float
@@ -136,7 +136,7 @@ def _problem(
     )
     floor = 1e-6 * jnp.max(size)
     if not float(jnp.max(size)) > 0:
-        raise ValueError("the simulator meets the logs exactly as it is: there is nothing to discover.")
+        raise ValueError("the simulator already reproduces the logs exactly: there is nothing to discover.")
     weighted = segments._replace(weight=segments.weight / jnp.maximum(size, floor)[None, None])
     return Problem(hybrid, nothing, weighted, observe, None, held_out=apart, networks=True, free_start=False)
 
@@ -175,12 +175,12 @@ def _search(
 def _eliminate(
     problem: Problem, z: Any, error: float, enough: float, refit: Callable[[Any], tuple[Any, np.ndarray]], k: int
 ) -> tuple[Any, float]:
-    """Takes away the input that is missed least, until it would be missed."""
+    """Removes the least useful input again and again, as long as the error stays below `enough`."""
     while _count(problem, z):
         fewer = [jnp.asarray(x) for x in _each_without_one(problem, z)]
         tried = []
         for i in range(0, len(fewer), k):
-            members = (fewer[i : i + k] + [fewer[i]] * k)[:k]  # as many as ever, so that nothing compiles again
+            members = (fewer[i : i + k] + [fewer[i]] * k)[:k]  # always k members, so that nothing is compiled again
             tried += list(zip(*refit(jnp.stack(members)), strict=True))
         best = min(tried, key=lambda pair: pair[1])
         if best[1] > enough:
@@ -190,7 +190,7 @@ def _eliminate(
 
 
 def _each_without_one(problem: Problem, z: Any) -> list[Any]:
-    """z with each of the inputs that are left set to zero in turn."""
+    """Copies of z, each with one of the remaining inputs set to zero."""
     augmentation = problem.augmentation(z)
     groups = [w for named in input_weights(augmentation).values() for w in named.values()]
     made = []
@@ -207,7 +207,7 @@ def _scaled(augmentation: Any, flags: Sequence[Any]) -> Any:
 
 
 def _trainer(problem: Problem, adam: Adam, seed: int, report: Callable[[float], None]) -> Callable[[Any, Any], Any]:
-    """Trains members with a penalty each, all at once."""
+    """A function that trains many members at once, each with its own penalty."""
 
     def with_penalty(penalty: Any) -> Adam:
         return Adam(adam.steps, adam.rate, adam.batch, penalty, adam.clip, adam.block)
@@ -232,14 +232,14 @@ def _mean_square(problem: Problem, z: Any, segments: Any) -> Any:
 
 
 def _alive(augmentation: Any) -> Any:
-    """Ones in the place of weights, zeros in the place of first-layer weights whose input has died."""
+    """Ones in the place of weights, zeros in the place of first-layer weights that are all zero for their input."""
     ones = jax.tree.map(jnp.ones_like, augmentation)
     alive = [jnp.any(w != 0) for named in input_weights(augmentation).values() for w in named.values()]
     return _scaled(ones, alive)
 
 
 def _kept(problem: Problem, z: Any) -> dict[str, tuple[str, ...]]:
-    """The inputs of every network that have a weight other than zero, and whose network says anything at all."""
+    """The inputs of every network that have a nonzero weight."""
     weights = input_weights(problem.augmentation(z))
     return {net: tuple(n for n, w in named.items() if np.any(np.asarray(w) != 0)) for net, named in weights.items()}
 

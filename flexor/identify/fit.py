@@ -25,11 +25,12 @@ class Errors:
 
 @dataclass(frozen=True, eq=False)
 class Curves:
-    """Every segment: what was measured, and what the simulator said before and after. Not a number where nothing was measured."""
+    """Every segment: what was measured, and what the simulator predicted before and after the fit. NaN where nothing was
+    measured."""
 
     columns: tuple[str, ...]
     logs: tuple[str, ...]
-    """Name of the log that a segment is from."""
+    """Name of the log that each segment comes from."""
     held_out: np.ndarray
     time: np.ndarray
     """Seconds since the segment's start, (segments, rows)."""
@@ -72,7 +73,7 @@ class Fit:
         return self.sim.model
 
     def raise_if_bad(self) -> "Fit":
-        """Itself, or a RuntimeError with the message."""
+        """The fit itself; raises RuntimeError with the message if the fit is not ok."""
         if not self.ok:
             raise RuntimeError(f"the identification of '{self.model.topology.name}' failed: {self.message}.")
         return self
@@ -101,7 +102,7 @@ class Fit:
         return made
 
     def summary(self) -> dict[str, Any]:
-        """Everything but the arrays of the simulator and the curves, for JSON; what is not a finite number is None there."""
+        """Everything but the arrays of the simulator and the curves, for JSON; numbers that are not finite become None."""
         posterior = self.posterior
         return _for_json({
             "robot": self.model.topology.name,

@@ -3,7 +3,7 @@
 simulator/             the identified simulator, which `fx.open` opens
 fit.json               what was found, to read; and everything else of the fit, for `Fit.load`
 fit.safetensors        the arrays of the fit: values, posterior, curves
-<robot>.xml            the identified description, in the formats that were asked for
+<robot>.xml            the identified description, in the requested formats
 """
 
 import dataclasses
@@ -54,7 +54,7 @@ def load(folder: str | os.PathLike[str], *, classes: Iterable[type] = ()) -> Fit
     data, beside = read_sealed(folder / HEAD, KIND, VERSION)
     sim = artefact.open(folder / SIMULATOR, classes=classes)
     if digest((folder / SIMULATOR / artefact.HEAD).read_bytes()) != data["simulator"]["digest"]:
-        raise ValueError(f"the simulator in '{folder / SIMULATOR}' is not that of '{HEAD}' beside it: it is of another fit.")
+        raise ValueError(f"the simulator in '{folder / SIMULATOR}' does not belong to '{HEAD}' beside it: it comes from another fit.")
     try:
         record: dict[str, Any] = decode(data["record"], CLASSES, read_arrays(beside[ARRAYS]))
         return Fit(sim=sim, **record)

@@ -25,7 +25,7 @@ class AbstractPenalty(eqx.Module):
 
     @abc.abstractmethod
     def proximal(self, augmentation: Any, rate: Array) -> Any:
-        """The weights after a step of the given rate on the part that has no derivative."""
+        """The weights after a proximal step of the given rate on the non-smooth part."""
 
 
 class SparseGroupLasso(AbstractPenalty):
@@ -139,10 +139,10 @@ class LBFGS(AbstractSearch):
     def outcome(self, problem: Problem, state: _Descent) -> Outcome:
         count = int(state.done)
         if not np.isfinite(float(state.cost)):
-            return Outcome(True, False, "the simulation diverges from the first parameters: begin from others")
+            return Outcome(True, False, "the simulation diverges at the initial parameters: start from others")
         if not float(state.gain) > self.tolerance:
             return Outcome(True, True, f"converged after {count} iterations")
-        return Outcome(count >= self.iterations, False, f"stopped after {count} iterations, before it had converged")
+        return Outcome(count >= self.iterations, False, f"stopped after {count} iterations without converging")
 
     def best(self, problem: Problem, state: _Descent) -> tuple[Array, Array, Array]:
         return state.z, problem.no_start(problem.segments), state.cost * problem.count

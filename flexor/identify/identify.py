@@ -30,7 +30,7 @@ from flexor.model.model import Model
 from flexor.solvers import Simulator
 from flexor.solvers.trajectory import Trajectory
 
-WORSE = 1.5  # times the noise, from which errors are remarked upon
+WORSE = 1.5  # errors above this many times the noise get a remark
 EDGE = 5.0  # of a bounded number in z: within 0.7 per cent of the range
 MOST_COLUMNS = 400  # numbers in z up to which the posterior is computed jointly with the networks' weights
 Progress = Callable[[int, int, float], None]
@@ -57,11 +57,11 @@ def identify(
     """Fits the parameters that match `free` (and the networks, with "augment") to the logs; see docs/identify.md.
 
     `observe(model, state, extra)` returns what the log's columns hold, where these are not coordinates; `extra` are numbers of
-    your own that may be free too, and `build(model, extra)` puts them into the model. `prior` maps patterns to the standard
-    deviation, in units of the parameter's size, by which it is believed to be near its start. `held_out` is a share of the
-    segments, or further logs, on which the result is judged. With `checkpoint` a run that was interrupted goes on where it was.
-    `check_units=False` takes logs whose units look wrong, such as angles far beyond the joints' limits.
-    Everything is computed in float64; the result has the simulator's precision.
+    your own that may be free too, and `build(model, extra)` puts them into the model. `prior` maps patterns to standard
+    deviations around the start, in units of the parameter's size. `held_out` is a share of the segments, or further logs, on
+    which the result is judged. With `checkpoint` an interrupted run resumes where it stopped. `check_units=False` accepts
+    logs whose units look wrong, such as angles far beyond the joints' limits. Everything is computed in float64; the result
+    has the simulator's precision.
     """
     begun = time.perf_counter()
     dtype = sim.model.dtype
@@ -85,7 +85,7 @@ def identify(
         )  # fmt: skip
         if problem.count <= problem.p and spread is None and not networks:
             raise ValueError(
-                f"{problem.count} measurements cannot tell {problem.p} parameters: give more data or free fewer."
+                f"{problem.count} measurements cannot determine {problem.p} parameters: give more data or free fewer."
             )
         found = _search(problem, search, seed, checkpoint, progress)
         names = tuple((runs + further)[i].name for i in segments[1])
@@ -97,7 +97,8 @@ def identify(
 
 
 def astype(sim: Simulator, dtype: Any) -> Simulator:
-    """The simulator with its numbers in another precision; a time step that was rounded to single is what was meant."""
+    """The simulator in another precision. The time step is taken by its shortest decimal, so that a float32 0.002 becomes
+    0.002."""
     dt = float(str(np.asarray(sim.dt)))
     sim = jax.tree.map(lambda x: jax.device_put(np.asarray(x, dtype)) if eqx.is_inexact_array(x) else x, sim)
     return eqx.tree_at(lambda s: s.dt, sim, jax.device_put(np.asarray(dt, dtype)))
@@ -115,7 +116,7 @@ def _split_free(sim: Simulator, free: Sequence[str]) -> tuple[bool, list[str]]:
     patterns = [p for p in ([free] if isinstance(free, str) else free) if p != "augment"]
     networks = len(patterns) < len([free] if isinstance(free, str) else free)
     if networks and sim.augmentation is None:
-        raise ValueError("'augment' is free, but the simulator has no networks: `sim.augment(blueprint)` first.")
+        raise ValueError("'augment' is free, but the simulator has no networks: call `sim.augment(blueprint)` first.")
     if not patterns and not networks:
         raise ValueError("nothing is free: name parameters by patterns such as '*.mass', or 'augment'.")
     return networks, patterns
@@ -150,7 +151,7 @@ def _check_logs(runs: Sequence[Log], further: Sequence[Log], model: Model, of_co
 
 
 def _noise(logs: Sequence[Log]) -> tuple[np.ndarray, bool]:
-    """Standard deviation of each column of each log, and whether it was given; else the column's own spread stands in."""
+    """Standard deviation of each column of each log, and whether it was given; if not, it is the spread of the column."""
     columns = logs[0].columns
     given = [log.noise for log in logs]
     if all(n is not None and all(c in n for c in columns) for n in given):
@@ -164,7 +165,7 @@ def _noise(logs: Sequence[Log]) -> tuple[np.ndarray, bool]:
 
 
 def _choose(search: AbstractSearch | None, shooting: Shooting, bounds: Any) -> AbstractSearch:
-    """The search that was asked for; else a global one where bounds say where to look."""
+    """The given search; by default a global one if there are bounds, else a local one."""
     if search is None:
         return BasinHopping() if bounds and not shooting.free_start else LevenbergMarquardt()
     if shooting.free_start and not search.free_starts:
@@ -186,13 +187,13 @@ def _prior(place: Coordinates, prior: Mapping[str, float] | None, noise_known: b
         if not hits:
             raise KeyError(f"the prior for '{pattern}' matches none of the free parameters.")
         if not deviation > 0:
-            raise ValueError(f"the prior for '{pattern}' must be a positive deviation, got {deviation}.")
+            raise ValueError(f"the prior for '{pattern}' must be a positive standard deviation, got {deviation}.")
         precision[hits] = 1 / deviation**2
     return precision
 
 
 def hold_out(owner: np.ndarray, runs: int, share: float | None, seed: int) -> np.ndarray:
-    """Which segments are judged but not trained on: a random share, or all of the logs beyond the first `runs`."""
+    """Which segments are held out of the training: a random share, or all of the logs beyond the first `runs`."""
     if share is None:
         return owner >= runs
     if not 0 <= share < 1:
@@ -314,14 +315,15 @@ def _result(
 
 
 def _unexplained(fit: Fit, hint: str | None) -> Fit:
-    """A fit whose predictions are no better than a constant is none, however its search ended."""
+    """Marks a fit as failed because its predictions are no better than a constant, however its search ended."""
     error = f"{fit.unexplained:.2g} times the motion" if np.isfinite(fit.unexplained) else "without bound"
     message = f"{fit.message}, but its predictions are no better than a constant: they are off by {error}"
     return dataclasses.replace(fit, ok=False, message=message, remarks=[*fit.remarks, *([] if hint is None else [hint])])
 
 
 def _units_hint(problem: Problem, logs: list[Log], shooting: Shooting) -> str | None:
-    """Whether other units would explain the logs, by the program that described the result: it costs no compilation."""
+    """A sentence if other units would explain the logs. It uses the program that described the result, so nothing is
+    compiled."""
 
     def error(given: list[Log]) -> float:
         segments, _ = cut(problem.sim, given, shooting, _noise(given)[0])
@@ -347,7 +349,7 @@ def _described(problem: Problem, z: Any, d: Any) -> tuple[Any, tuple[Simulator, 
 
 
 def _polish(problem: Problem, z: Any, d: Any, outcome: Outcome) -> tuple[Any, Any, Outcome]:
-    """The point to which Levenberg-Marquardt takes the best one of a global search."""
+    """The best point of a global search, improved by Levenberg-Marquardt."""
     local = LevenbergMarquardt()
     state = _strong(begin(problem, z)._replace(d=d))
     step = _stepper(problem, local)
@@ -380,23 +382,23 @@ def _judge(problem: Problem, z: Any, normal: Normal | None) -> tuple[Posterior |
 
 
 def _at_bounds(place: Coordinates, z: np.ndarray) -> list[str]:
-    """Parameters that the search pushed against their bounds, a sentence each."""
+    """Parameters that the search pushed against their bounds, one sentence each."""
     bounded = [c.bounded for c in place.charts for _ in range(c.size)]
     return [
-        f"'{label}' ended at its {'upper' if x > 0 else 'lower'} bound: the data ask for more than it allows"
+        f"'{label}' ended at its {'upper' if x > 0 else 'lower'} bound: the data favour values beyond it"
         for label, b, x in zip(place.labels, bounded, z[: place.size], strict=True)
         if b and abs(x) > EDGE
     ]
 
 
 def _at_fences(problem: Problem, z: np.ndarray) -> list[str]:
-    """A sentence where numbers of curved charts are as far below their start as one search takes them."""
+    """A sentence if numbers of curved charts ended as far below their start as one search may take them."""
     curved = ~(problem.bounded | problem.positive | problem.linear)[: problem.coordinates.size]
     below = curved & (z - problem.start < 0.01 - FENCE)[: problem.coordinates.size]
     labels = [label for label, x in zip(problem.coordinates.labels, below, strict=True) if x]
     if not labels:
         return []
-    return [f"as far below the start as one search goes: {', '.join(labels)}; identify again from the result to go on"]
+    return [f"reduced as far as one search allows: {', '.join(labels)}; identify again from the result to continue"]
 
 
 def _errors(problem: Problem, r: Any, rows: np.ndarray, columns: Sequence[str]) -> Errors:

@@ -7,11 +7,11 @@ C is block diagonal (a start touches only its own segment), so the step costs on
 A + D - sum_s B_s (C_s + l D_s)^-1 B_s^T, whatever the number of segments. Written here, because optimistix solves the
 whole Jacobian densely; one iteration is one pure function, so that a population of them runs under `vmap`.
 
-l diag(A) is Marquardt's (1963). e U^2 holds what the data do not tell where it is: a damping that falls with the square of the
-errors keeps the convergence quadratic though A be singular (Fan & Yuan 2005). U are the slopes of the charts, for a step is meant
-in the parameters themselves: charts are flat near their ends (a damping near zero, a mass at its bound), where a step
-in z means nothing. So a step is taken in shares of the range or the size and then put back into z (`_moved`). Numbers that it
-would take beyond their bounds stop there, and the others are solved for again.
+l diag(A) is Marquardt's (1963). e U^2 holds in place what the data do not determine: a damping that falls with the square of
+the errors keeps the convergence quadratic even where A is singular (Fan & Yuan 2005). U are the slopes of the charts, for a
+step is meant in the parameters themselves: charts are flat near their ends (a damping near zero, a mass at its bound), where
+a step in z means nothing. So a step is taken in shares of the range or the size and then put back into z (`_moved`). Numbers
+that it would take beyond their bounds stop there, and the others are solved for again.
 
 Errors alone cost a hundredth of errors and Jacobian, and lanes are free: a ladder of l in both forms of D is tried at once, and
 the Jacobian is taken at the best. The algebra of a single search is left to numpy, which has nothing to compile; that of a
@@ -32,12 +32,12 @@ DAMPING, LEAST, MOST = 1e-3, 1e-9, 1e12
 REACH, FAR = 1.0, 9.2  # largest step in a chart that is neither bounded nor positive nor linear; farthest z of the others
 FENCE = 1.5  # farthest that such a chart goes below its start: a factor of 4.5 in the lengths of an inertia
 SETTLING = 15  # iterations for the starts of held-out segments
-TRUST = 0.3  # of a range or size: how far a step goes in what the data do not tell
+TRUST = 0.3  # of a range or size: how far a step goes in directions that the data do not determine
 PASSES = 4  # rounds in which numbers stop at their bounds
 FLOOR = 1e-3  # of the second damping that always stays
 LADDER = 10.0 ** np.arange(-3, 4)
 """Dampings that are tried at once, in units of the last one that was good."""
-SAMPLE = 64  # training segments by which one of them is chosen; all have their say in whether that is a step forward
+SAMPLE = 64  # training segments that choose one of them; whether it is accepted depends on all segments
 
 
 class Point(NamedTuple):
@@ -55,7 +55,7 @@ class Point(NamedTuple):
 def begin(problem: Problem, z: Array) -> Point:
     """The start, not evaluated yet: its cost is infinite and its gradient zero, so that the first iteration evaluates it."""
     s, p, k = problem.segments.number, problem.p, problem.k
-    full: Callable[..., Any] = np.full  # known numbers, which cost no compilation
+    full: Callable[..., Any] = np.full  # of numpy, which compiles nothing
     r = full((len(problem.derived), *problem.segments.measured.shape[1:]), 0.0)
     A, C = full((p, p), np.eye(p)), full((s, k, k), np.eye(k))
     nothing = Normal(full((), np.inf), r, A, full(p, 0.0), full((s, p, k), 0.0), C, full((s, k), 0.0))
@@ -87,7 +87,7 @@ def proposals(problem: Problem, point: Point, ladder: np.ndarray) -> Proposal:
 
 
 def choose(problem: Problem, proposals: Proposal) -> Proposal:
-    """The one of the lowest cost."""
+    """The proposal with the lowest cost."""
     costs = problem.costs(proposals.z, proposals.d, most=SAMPLE)
     best = jnp.argmin(jnp.where(jnp.isfinite(costs), costs, jnp.inf))
     return jax.tree.map(lambda x: x[best], proposals)
@@ -165,8 +165,8 @@ def _slopes(problem: Problem, z: Array) -> Array:
 def _limits(problem: Problem, z: Array) -> tuple[Array, Array]:
     """The least and the largest step: to the bounds, to a twentieth of a size, and as far as a curved chart can be trusted.
 
-    Curved charts end `FENCE` below where the search started: an inertia that has become that of a rod or a disc has no
-    derivative by which it could leave that again.
+    Curved charts end `FENCE` below where the search started: once an inertia has degenerated to a rod or a disc, its
+    derivatives do not lead back.
     """
     xp, slopes, edge, share, size = _namespace(z), _slopes(problem, z), np.exp(-FAR), _sigmoid(z), _softplus(z)
     low = xp.where(problem.linear, -xp.inf, xp.maximum(-REACH, problem.start - FENCE - z))
@@ -207,7 +207,7 @@ def _step(S: Array, rhs: Array) -> Array:
     system = S * scale[:, None] * scale[None] + 1e-14 * xp.eye(len(S))
     try:
         return -scale * xp.linalg.solve(system, scale * rhs)
-    except np.linalg.LinAlgError:  # numpy's word for what JAX answers with numbers that are none
+    except np.linalg.LinAlgError:  # numpy raises where JAX returns NaN
         return xp.full_like(rhs, np.nan)
 
 

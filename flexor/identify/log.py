@@ -1,4 +1,4 @@
-"""`Log`: what was measured on a robot. Times of its own, some of the coordinates or anything else, noise, controls."""
+"""`Log`: what was measured on a robot: times, some of the coordinates or other quantities, noise, controls."""
 
 import csv
 import os
@@ -17,7 +17,7 @@ from flexor.model.topology import Topology
 from flexor.solvers.trajectory import Trajectory
 
 GAP = 5.0  # times the usual time between rows
-NOISY = 1.5  # times its noise, which a column must vary by in order to tell anything
+NOISY = 1.5  # times its noise: a column that varies less carries no information
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,14 +86,14 @@ class Log:
     def _check_numbers(self) -> None:
         if not np.isfinite(self.time).all() or (np.diff(self.time) <= 0).any():
             row = int(np.argmax(~np.isfinite(self.time) | np.concatenate([[False], ~(np.diff(self.time) > 0)])))
-            raise ValueError(f"'{self.name}': times must grow from row to row; row {row} does not.")
+            raise ValueError(f"'{self.name}': times must increase from row to row; row {row} does not.")
         bad = ~np.isfinite(self.values) if not self.missing else np.isinf(self.values)
         if bad.any():
             row, column = (int(i) for i in np.argwhere(bad)[0])
             raise ValueError(
                 f"'{self.name}': '{self.columns[column]}' is {self.values[row, column]} in row {row} "
                 f"(and {int(bad.sum()) - 1} more numbers); repair the "
-                "log, or say missing=True if NaN means that nothing was measured there."
+                "log, or pass missing=True if NaN means that nothing was measured there."
             )
         if self.start is not None and not all(np.isfinite(x).all() for x in self.start):
             raise ValueError(f"'{self.name}': its start is not finite.")
@@ -146,7 +146,7 @@ class Log:
     ) -> "Log":
         """Reads a CSV, HDF5 or NPZ file with the columns `time`, `u.<actuator>` and whatever was measured.
 
-        HDF5 and NPZ hold one array for each column, or are files that `Trajectory.save` wrote; recorded taps are left aside.
+        HDF5 and NPZ hold one array for each column, or are files that `Trajectory.save` wrote; recorded taps are ignored.
         `noise` may name columns of the robot that this file lacks. `units` converts columns that are not in SI units, by name
         or pattern: {"q.*": "deg", "time": "ms"}; `noise` is in SI units in any case.
         """
@@ -165,7 +165,7 @@ class Log:
             raise ValueError(f"'{path.name}' lacks the controls '{next(c for c in actuators if c not in table)}'.")
         columns = tuple(c for c in table if c not in ("time", *actuators))
         controls = np.stack([table[c] for c in actuators], axis=1) if given else None
-        if controls is not None:  # a trajectory's first row has no control beside it; the others led to their row
+        if controls is not None:  # the first row of a trajectory has no control; the control in row k led to that row
             controls = controls[1:] if np.isnan(controls[0]).all() else controls
         values = np.stack([table[c] for c in columns], axis=1) if columns else np.zeros((len(table["time"]), 0))
         own = _noise_here(noise or {}, columns, own_columns - {"time", *actuators}, path.name)
@@ -274,7 +274,8 @@ def check_excitation(logs: Sequence[Log], model: Model) -> None:
     if not any(map(_moves, logs)):
         names = f"'{logs[0].name}'" + (f" and {len(logs) - 1} more" if len(logs) > 1 else "")
         raise ValueError(
-            f"{names}: nothing moves in it, so it tells nothing about '{model.topology.name}': it needs excitation."
+            f"{names}: nothing moves, so nothing can be learnt about '{model.topology.name}'; record a motion with more
+            excitation."
         )
 
 

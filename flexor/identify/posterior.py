@@ -1,4 +1,4 @@
-"""What the data say about the parameters: covariance, intervals, and the combinations that they do not tell.
+"""What the data say about the parameters: covariance, intervals, and the combinations that they do not determine.
 
 At the minimum the posterior of z is close to a Gaussian of covariance s^2 (J^T J)^-1, the starts of the segments eliminated
 (Laplace; Bard 1974, chapter 7). s^2 is the mean square of the weighted errors where the noise was not given. Where it was, s^2
@@ -23,7 +23,7 @@ SHOWN = 0.2  # share of a combination below which a parameter is not named
 
 @dataclass(frozen=True)
 class Combination:
-    """A direction in the parameters that the data do not tell: coefficients by name, and its standard deviation."""
+    """A direction in the parameters that the data do not determine: coefficients by name, and its standard deviation."""
 
     coefficients: dict[str, float]
     deviation: float
@@ -31,9 +31,9 @@ class Combination:
     def __str__(self) -> str:
         spread = f"by {100 * self.deviation:.0f} %" if self.deviation < 10 else "without limit"
         if len(self.coefficients) == 1:
-            return f"the data do not tell {next(iter(self.coefficients))} (uncertain {spread})"
+            return f"the data do not determine {next(iter(self.coefficients))} (uncertain {spread})"
         parts = " ".join(f"{c:+.2f} {name}" for name, c in self.coefficients.items())
-        return f"the data do not tell {parts} (relative changes, uncertain {spread})"
+        return f"the data do not determine {parts} (relative changes, uncertain {spread})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,12 +79,12 @@ class Posterior:
         return found
 
     def sentences(self) -> list[str]:
-        """What the data do not tell: single parameters in one sentence, combinations in one each."""
+        """What the data do not determine: single parameters in one sentence, combinations in one each."""
         alone = [next(iter(c.coefficients)) for c in self.unidentifiable if len(c.coefficients) == 1]
         together = [str(c) for c in self.unidentifiable if len(c.coefficients) > 1]
         if len(alone) < 2:
             return [str(c) for c in self.unidentifiable]
-        return [f"the data tell nothing about {', '.join(alone[:-1])} and {alone[-1]}", *together]
+        return [f"the data say nothing about {', '.join(alone[:-1])} and {alone[-1]}", *together]
 
     def deviations(self) -> dict[str, float]:
         """Standard deviation of each coordinate: about the relative uncertainty of the parameter."""
@@ -95,8 +95,8 @@ def posterior(
     coordinates: Coordinates, z: np.ndarray, normal: Normal, count: int, trains: np.ndarray, noise_known: bool,
     prior: np.ndarray | None = None,
 ) -> Posterior:  # fmt: skip
-    """The posterior at the minimum, from `count` measurements in the segments that `trains` marks; `prior` is the precision
-    of every number in z that was believed beforehand, and is part of the normal equations."""
+    """The posterior at the minimum, from `count` measurements in the segments that `trains` marks; `prior` is the prior
+    precision of every number in z, which the normal equations already contain."""
     n = coordinates.size
     inverse = jnp.linalg.inv(normal.C)
     H = np.asarray(schur(normal, inverse, normal.A)[0])
@@ -108,7 +108,7 @@ def posterior(
     believed = np.zeros(len(H)) if prior is None else prior
     precision = (H - np.diag(believed)) / max(variance, 1e-300) + np.diag(believed)
     sizes, directions = np.linalg.eigh((precision + precision.T) / 2)
-    # rounding may make a size that should be zero negative; the vague prior keeps all of them positive
+    # rounding may make an eigenvalue that should be zero negative; the vague prior keeps all of them positive
     covariance = (directions / (np.maximum(sizes, 0.0) + VAGUE**-2) @ directions.T)[:n, :n]
     z = np.asarray(z)[:n]
     return Posterior(
@@ -129,8 +129,8 @@ def _slopes(coordinates: Coordinates, z: np.ndarray) -> np.ndarray:
 
 
 def _unidentifiable(coordinates: Coordinates, z: np.ndarray, covariance: np.ndarray) -> tuple[Combination, ...]:
-    """Directions of large variance, in relative changes of the parameters: what stands at a bound or at zero is known, though
-    its number in z is not."""
+    """Directions of large variance, in relative changes of the parameters: a parameter at a bound or at zero counts as
+    determined, although its number in z is not."""
     labels, slopes = coordinates.labels, _slopes(coordinates, z)
     relative = covariance * slopes[:, None] * slopes
     variances, directions = np.linalg.eigh(relative) if len(relative) else (np.zeros(0), np.zeros((0, 0)))

@@ -61,7 +61,7 @@ class Data(NamedTuple):
 class Problem:
     """See the head of this file. `p` numbers in z, of which the first `coordinates.size` are parameters; `k` in each d_s.
 
-    `noise_known`: whether weights are those of measured noise, so that weighted errors of one are as good as it gets.
+    `noise_known`: whether weights are those of measured noise, so that weighted errors of one are the best possible.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Problem:
 
     @property
     def sees_state_alone(self) -> bool:
-        """Whether what is seen depends on the free numbers through the state alone."""
+        """Whether the observations depend on the free numbers only through the state."""
         return isinstance(self.observe, Columns)
 
     @property
@@ -121,8 +121,8 @@ class Problem:
 
     @cached_property
     def blank(self) -> "Problem":
-        """The same problem, its simulator without the free numbers, which come from z anyhow. One for all programs, so that they
-        share the kernel `rows`."""
+        """The same problem with a simulator whose free numbers are blanked out, since they come from z. All programs use
+        this one, so that they share the kernel `rows`."""
         new = copy.copy(self)
         sim = eqx.tree_at(lambda s: s.model, self.sim, self.coordinates.blank(self.sim.model))
         if self.networks:
@@ -133,7 +133,7 @@ class Problem:
         return new
 
     def key(self) -> Hashable:
-        """Equal for problems that differ in their data alone."""
+        """Equal for problems that differ only in their data."""
         leaves, form = jax.tree.flatten((self.sim, self.coordinates.extra))
         arrays = tuple((x.shape, str(x.dtype), np.asarray(x).tobytes()) if eqx.is_array(x) else x for x in leaves)
         charts = tuple((c.name, c.size, c.law, c.bounded) for c in self.coordinates.charts)
@@ -185,7 +185,7 @@ class Problem:
     def compare(
         self, sim: Simulator, extra: dict[str, Array], q: Array, qd: Array, segment: Segments
     ) -> Float[Array, "rows m"]:
-        """Weighted differences of what is seen along a trajectory and what was measured."""
+        """Weighted differences between the observations along a trajectory and the measurements."""
         q, qd = self._sample(q, segment), self._sample(qd, segment)
         seen = jax.vmap(lambda q, qd: self.observe(sim.model, State(q, qd, jnp.zeros((), q.dtype)), extra))(q, qd)
         return segment.weight * (seen - segment.measured)
@@ -203,7 +203,7 @@ class Problem:
         return jax.vmap(lambda d, s: self.residual(z, d, s))(d, segments)
 
     def no_start(self, segments: Segments) -> Float[Array, "s k"]:
-        """Starts that were not moved."""
+        """Displacements d that leave every start where it is: zeros."""
         return jnp.zeros((segments.number, self.k))
 
     def log_prior(self, z: Array) -> Float[Array, ""]:
@@ -219,7 +219,7 @@ class Problem:
         return jnp.sum(r**2) + START_RIDGE * jnp.sum(d**2)
 
     def costs(self, z: Float[Array, "n p"], d: Float[Array, "n s k"], *, most: int) -> Float[Array, " n"]:
-        """The cost at several points, as `most` of the training segments tell it: evenly chosen, for all of them."""
+        """The cost at several points, estimated from at most `most` training segments, evenly spaced."""
         trains = np.flatnonzero(~self.held_out)
         some = np.unique(np.linspace(0, len(trains) - 1, min(most, len(trains))).astype(int))
         d = d[:, trains[some]]
@@ -227,7 +227,8 @@ class Problem:
         return 0.5 * len(trains) / len(some) * squares + jax.vmap(self.log_prior)(z)
 
     def errors(self, z: Float[Array, "n p"], d: Float[Array, "n s k"], segments: Segments) -> Float[Array, "n s rows m"]:
-        """Weighted errors of many segments at several points: all at once, or by the kernel that takes their derivatives."""
+        """Weighted errors of many segments at several points: all at once, or by the kernel that also computes their
+        derivatives."""
         if self.chained:
             return jax.lax.map(lambda point: chain.residuals(self, point[0], point[1], segments), (z, d))
         return jax.vmap(lambda z, d: self.residuals(z, d, segments))(z, d)
@@ -235,8 +236,8 @@ class Problem:
     def linearized(
         self, z: Array, d: Array, segments: Segments
     ) -> tuple[Float[Array, "s rows m"], Float[Array, "s n columns"]]:
-        """Errors of each segment and their derivatives to z and its own d: by the chain of the steps where that is possible and
-        worth while, else by forward mode, a column in each lane."""
+        """Errors of each segment and their derivatives with respect to z and its own d: by the chain rule over the steps
+        where that applies (`chain`), else by forward mode, a column in each lane."""
         if self.chained:
             return chain.linearized(self, z, d, segments)
 
@@ -254,11 +255,11 @@ class Problem:
         return np.arange(len(self.held_out)) if self.k else np.flatnonzero(~self.held_out)
 
     def normal(self, z: Array, d: Array) -> Normal:
-        """J^T J and J^T r, summed over groups of segments, so that J is never there as a whole."""
+        """J^T J and J^T r, summed over groups of segments, so that the whole J is never formed."""
         rows = self.derived
         groups = max(1, -(-len(rows) * self.segments.measured[0].size * (self.p + self.k) // MOST))
         size = -(-len(rows) // groups)
-        index = np.resize(rows, (groups, size))  # the last group repeats some segments, which do not count
+        index = np.resize(rows, (groups, size))  # the last group repeats some segments, which are masked out
         counts = (np.arange(groups * size) < len(rows)).reshape(groups, size) & ~self.held_out[index]
 
         def add(carry: tuple[Array, Array], group: tuple[Array, Array]) -> tuple[tuple[Array, Array], Any]:
@@ -278,7 +279,7 @@ class Problem:
         """A and g of the segments that count, and of every segment its errors and what belongs to its own start."""
         errors, J = self.linearized(z, d, segments)
         r = errors.reshape(len(d), -1)
-        # not by a product: a held-out segment may diverge
+        # `where`, not a product: a held-out segment may diverge, and 0 * nan is nan
         Jz, Jd = jnp.where(counts[:, None, None], J[..., : self.p], 0.0), J[..., self.p :]
         flat = Jz.reshape(-1, self.p)
         return (
@@ -292,8 +293,9 @@ class Problem:
 
 
 def program(problem: Problem, f: Callable[..., Any], *fixed: Any, hasty: bool = False) -> Callable[..., Any]:
-    """f(problem, *fixed, ...) compiled. Problems that differ in their data alone share one program, so that the second log
-    of a robot, or the second start, costs no compilation. `hasty`: XLA optimises nothing, so that it is sooner done."""
+    """f(problem, *fixed, ...) compiled. Problems that differ only in their data share one program, so that the second log
+    of a robot, or the second start, costs no compilation. `hasty` switches
+    off XLA's optimisations, which shortens the compilation."""
     plain = type(problem) is Problem
     blank = problem.blank if plain else problem
     key = (f, fixed, blank.key() if plain else problem)

@@ -31,8 +31,9 @@ class AbstractSearch(eqx.Module):
     compiled: ClassVar[bool] = True
     """Whether `step` is written in JAX throughout."""
     parts: ClassVar[Mapping[str, bool | None]] = {"step": False}
-    """Methods that make a step one after the other, of the problem, the state and what those before made; and whether they are
-    compiled in haste, since kernels do their work and XLA next to nothing, or (None) are numpy's and not compiled at all."""
+    """The methods that make up a step, in order; each takes the problem, the state and the results of those before it. The
+    value says whether it is compiled without XLA's optimisations (True, where kernels do the work), or runs in numpy
+    uncompiled (None)."""
     free_starts: ClassVar[bool] = False
     """Whether it can estimate the starts of the segments."""
     polished: ClassVar[bool] = False
@@ -86,12 +87,12 @@ class LevenbergMarquardt(AbstractSearch):
     def outcome(self, problem: Problem, state: Point) -> Outcome:
         count = int(state.done)
         if count and not np.isfinite(float(state.normal.cost)):
-            return Outcome(True, False, "the simulation diverges from the first parameters: begin from others")
+            return Outcome(True, False, "the simulation diverges at the initial parameters: start from others")
         if float(state.gain) < self.tolerance:
             return Outcome(True, True, f"converged after {count} iterations")
         if float(state.damping) >= STUCK:
-            return Outcome(True, True, f"converged after {count} iterations: no step lowers the cost any more")
-        return Outcome(count >= self.iterations, False, f"stopped after {count} iterations, before it had converged")
+            return Outcome(True, True, f"converged after {count} iterations: no step lowers the cost further")
+        return Outcome(count >= self.iterations, False, f"stopped after {count} iterations without converging")
 
     def best(self, problem: Problem, state: Point) -> tuple[Array, Array, Array]:
         return state.z, state.d, state.normal.cost
@@ -117,7 +118,7 @@ class BasinHopping(AbstractSearch):
     kernel. The next round starts around the best point so far: half of the members mutate it by a Gaussian of `spread` of each
     parameter's range (of its size, where it has no bounds), one goes on from it, the rest are drawn from everywhere. Ends after
     `rounds`, or when the errors are down to the noise (where that is given: mean square of the weighted errors below `enough`),
-    or when `patience` rounds brought nothing.
+    or after `patience` rounds without improvement.
     """
 
     starts: int = 64

@@ -20,7 +20,8 @@ class Shooting:
     """How a log is simulated. `horizon`: seconds of a segment (multiple shooting); None: the whole log at once.
 
     A segment starts from the measured state; with `free_start` that state is estimated together with the parameters, which
-    makes intervals honest where the sensors are noisy. `stride` seconds part the starts; None: one segment after the other.
+    makes intervals honest where the sensors are noisy. The starts are `stride` seconds apart; None: one segment begins where
+    the last ended.
     """
 
     horizon: float | None = None
@@ -85,7 +86,7 @@ def _spans(log: Log, shooting: Shooting) -> list[tuple[int, int]]:
         raise ValueError(f"a horizon of {shooting.horizon} s does not fit into '{log.name}', which lasts {span:.4g} s.")
     stride = shooting.horizon if shooting.stride is None else shooting.stride
     if not stride > 0:
-        raise ValueError(f"the stride of a shooting must be a positive number of seconds, got {stride}.")
+        raise ValueError(f"`stride` must be a positive number of seconds, got {stride}.")
     spans = []
     for begin in np.arange(log.time[0], log.time[-1] - shooting.horizon * (1 - 1e-6), stride):
         first = int(np.searchsorted(log.time, begin - 1e-9))

@@ -1,4 +1,4 @@
-"""Units of a log: conversion to flexor's (radians, metres, seconds), and the marks by which wrong ones are noticed."""
+"""Units of a log: conversion to flexor's (radians, metres, seconds), and checks that notice wrong ones."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
