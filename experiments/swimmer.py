@@ -119,8 +119,8 @@ class InLinkAxes(eqx.Module):
     def inner(self) -> Any:
         return self.damper.inner
 
-    def silent(self) -> bool:
-        return self.damper.silent()
+    def is_zero(self) -> bool:
+        return self.damper.is_zero()
 
     def __call__(self, x: Float[Array, " 9"], v: Float[Array, " 6"]) -> Float[Array, " 6"]:
         R = x.reshape(3, 3)

@@ -49,7 +49,8 @@ class Augmentation(eqx.Module):
         return wires(self.entries, self.layout)
 
     def on(self, layout: Layout) -> "Augmentation":
-        """The same networks under another solver, or for another copy of the robot; raises where names or order do not fit."""
+        """The same networks under another solver, or for another copy of the robot; raises if names or their order
+        differ."""
         kinds = {split(n)[0].split(".")[0] for e in self.entries for n in (e.output, *e.inputs)}
         clause = layout.differs(self.layout, kinds)
         if clause:
@@ -69,16 +70,16 @@ class Augmentation(eqx.Module):
         self.on(Layout.of(model, self.layout.taps))
 
     def simplified(self) -> "Augmentation":
-        """Without the entries whose networks change nothing, as their concrete weights tell: those of fresh `Add` and `Scale`. A
-        program made of what is left is the program without them, to the last bit."""
+        """Without the entries whose concrete weights show that they change nothing: fresh `Add` and `Scale` networks. The
+        program of the rest is the same as if they had never been added, to the last bit."""
         pairs = zip(self.entries, self.networks, strict=True)
-        kept = [(e, n) for e, n in pairs if not (e.mode.fresh and all(x.silent() for x in n))]
+        kept = [(e, n) for e, n in pairs if not (e.mode.fresh and all(x.is_zero() for x in n))]
         if len(kept) == len(self.entries):
             return self
         return Augmentation(tuple(n for _, n in kept), tuple(e for e, _ in kept), self.layout)
 
     def handler(self, model: Model) -> Handler:
-        """What listens to the taps of one step and puts the networks in."""
+        """The handler for the taps of one step that applies the networks."""
         tap_values: dict[str, Array] = {}
         by_tap: dict[str, list[tuple[Wire, tuple[Network, ...]]]] = {}
         for wire, networks in zip(self.wires, self.networks, strict=True):
@@ -140,7 +141,7 @@ def _stretched(layout: Layout, wire: Wire, tap_values: dict[str, Array]) -> Floa
 
 
 def _result(layout: Layout, wire: Wire, networks: tuple[Network, ...], model: Model, tap_values: dict[str, Array]) -> Array:
-    """What the networks of an entry say, for every number that it writes."""
+    """The output of the networks of an entry, for every number that it writes."""
     if isinstance(networks[0], Potential):
         out = _gradient(layout, wire, networks, model, tap_values)
     else:
@@ -165,7 +166,7 @@ def _result(layout: Layout, wire: Wire, networks: tuple[Network, ...], model: Mo
 def _gradient(
     layout: Layout, wire: Wire, networks: tuple[Network, ...], model: Model, tap_values: dict[str, Array]
 ) -> Array:
-    """-dV / d displacement at none, for the sum of all potentials of an entry."""
+    """-dV / d displacement at zero displacement, for the sum of all potentials of an entry."""
     q = tap_values["joint.q"]
 
     def energy(displacement: Array) -> Array:
@@ -182,7 +183,7 @@ def _gradient(
 
 
 def _touching(wire: Wire, tap_values: dict[str, Array]) -> Array | None:
-    """Contact forces act where bodies touch, whatever a network says elsewhere; None for all other quantities."""
+    """Contact forces act where bodies touch, whatever a network returns elsewhere; None for all other quantities."""
     if wire.tap == "contact.normal_force":
         touching = (tap_values["contact.depth"] > 0) | (tap_values["contact.normal_force"] > 0)
     elif wire.tap == "contact.friction_force":

@@ -1,7 +1,7 @@
 """`Blueprint`: which quantities of a step a network adds to, scales or replaces, and what it reads.
 
 Names are those of the taps, with an optional selection in brackets: `joint.qd[elbow]`, `contact.depth[tip~*]` (shell pattern on
-names of joints, bodies, pairs). A blueprint knows no robot: `Simulator.augment` wires it to one.
+names of joints, bodies, pairs). A blueprint does not depend on a robot: `Simulator.augment` wires it to one.
 """
 
 import abc
@@ -25,7 +25,7 @@ READ_ONLY = {
 
 @dataclass(frozen=True)
 class AbstractMode(abc.ABC):
-    """What becomes of a quantity and a network's result. `fresh` says whether an untrained network must change nothing."""
+    """How a network's result changes a quantity. `fresh` says whether an untrained network must change nothing."""
 
     fresh = True
 
@@ -123,7 +123,7 @@ class Entry:
         net = guarantee(self.net)
         if net.adds_only and not isinstance(self.mode, Add):
             raise ValueError(
-                f"{type(net).__name__} speaks of the force that it adds, so '{self.output}' needs mode=Add(), "
+                f"{type(net).__name__} constrains the force that it adds, so '{self.output}' needs mode=Add(), "
                 f"not {type(self.mode).__name__}()."
             )
         if isinstance(net, Dissipative) and tap not in CONJUGATE:
@@ -133,22 +133,22 @@ class Entry:
             )
         if isinstance(net, Dissipative) and tap.startswith("contact.") and isinstance(self.over, Whole):
             raise ValueError(
-                f"contacts come and go, so that a Dissipative network for '{tap}' must work on each by itself: use over=Each() "
+                f"contacts come and go, so a Dissipative network for '{tap}' must work on each by itself: use over=Each() "
                 "or over=Shared()."
             )
         if isinstance(net, Conservative) and not (tap.startswith("joint.") and tap in CONJUGATE):
             joints = ", ".join(t for t in CONJUGATE if t.startswith("joint."))
-            raise ValueError(f"Conservative needs a force in the joints; '{tap}' is none. It works for {joints}.")
+            raise ValueError(f"Conservative needs a joint force, which '{tap}' is not. It works for {joints}.")
         others = [n for n in self.inputs if split(n)[0] != "joint.q"]
         if isinstance(net, Conservative) and others:
             raise ValueError(
-                f"a potential is a function of positions: Conservative reads 'joint.q' alone, not '{others[0]}'."
+                f"a potential is a function of positions: Conservative reads only 'joint.q', not '{others[0]}'."
             )
 
     def _check_scales(self) -> None:
-        known = {self.output, split(self.output)[0], *self.inputs, *(split(n)[0] for n in self.inputs)}
+        names = {self.output, split(self.output)[0], *self.inputs, *(split(n)[0] for n in self.inputs)}
         for name, value in self.scales:
-            if name not in known and not any("*" in split(n)[0] for n in self.inputs):
+            if name not in names and not any("*" in split(n)[0] for n in self.inputs):
                 raise KeyError(f"`scales` of '{self.output}' names '{name}', which is neither its output nor an input.")
             if not (isinstance(value, int | float) and math.isfinite(value) and value > 0):
                 raise ValueError(f"the scale of '{name}' must be a positive number, got {value!r}.")

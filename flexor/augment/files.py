@@ -19,8 +19,7 @@ VERSION = 1
 
 
 def save(augmentation: Augmentation, path: str | os.PathLike[str]) -> Path:
-    """Writes both files whole or not at all; the JSON carries a digest of the weights, so that the two are known to belong
-    together."""
+    """Writes both files atomically; the JSON carries a digest of the weights, which ties the two together."""
     path = _checked(path)
     weights = array_bytes(_named(augmentation))
     data = {
@@ -54,7 +53,7 @@ def load(path: str | os.PathLike[str]) -> Augmentation:
     raw = path.read_bytes()
     if digest(raw) != wanted:
         raise ValueError(
-            f"'{path}' is not the file of weights that '{beside.name}' describes: truncated, changed or of another run."
+            f"'{path}' is not the file of weights that '{beside.name}' describes: truncated, changed or from another run."
         )
     return _filled(Augmentation.build(Blueprint(list(entries)), layout, jax.random.key(0), jnp.float32), raw)
 

@@ -62,7 +62,7 @@ class Layout:
         return tuple(name for name, _ in self.taps)
 
     def differs(self, other: "Layout", kinds: set[str]) -> str | None:
-        """What is different in the names of the given kinds, as a clause; None if nothing is."""
+        """What differs in the names of the given kinds, as a clause; None if nothing does."""
         parts = {"joint": ("joints", self.joints, other.joints), "link": ("bodies", self.bodies, other.bodies),
                  "contact": ("contact candidates", self.contacts, other.contacts),
                  "tendon": ("tendons", self.tendons, other.tendons)}  # fmt: skip

@@ -32,7 +32,7 @@ class Mirror:
             return None
         outside = [n for n in (split(entry.output)[0], *names) if not n.startswith("joint.")]
         if outside:
-            raise ValueError(f"Symmetric mirrors joints, so it works among 'joint.*' alone; '{outside[0]}' is not of them.")
+            raise ValueError(f"Symmetric mirrors joints, so it works only with 'joint.*', not with '{outside[0]}'.")
         joint, sign = _joints(net, layout)
         column, column_sign = np.full(size, -1), np.ones(size)
         for tap in names:

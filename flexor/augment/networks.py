@@ -1,6 +1,6 @@
 """Networks for augmentations, as descriptions (frozen, written to JSON) and as the modules that are built from them.
 
-A description says nothing of sizes: they follow from the wiring. `MLP` is free to do anything. The others hold a physical law for
+A description has no sizes: they follow from the wiring. `MLP` is unconstrained. The others hold a physical law for
 *any* weights: `Dissipative` never brings energy in, `Conservative` is the gradient of a potential, `Symmetric` treats left and
 right alike.
 """
@@ -30,7 +30,7 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 
 
 def _zero(*weights: Array | None) -> bool:
-    """Whether all weights are known, and zero."""
+    """Whether all weights are concrete, and zero."""
     return not any(isinstance(w, jax.core.Tracer) or np.asarray(w).any() for w in weights if w is not None)
 
 
@@ -63,8 +63,8 @@ class Perceptron(eqx.Module):
     layers: tuple[Layer, ...]
     activation: str = eqx.field(static=True)
 
-    def silent(self) -> bool:
-        """Whether the result is known to be zero whatever the input."""
+    def is_zero(self) -> bool:
+        """Whether the result is zero for every input, as far as concrete weights show."""
         return _zero(self.layers[-1].weight, self.layers[-1].bias)
 
     def __call__(self, x: Float[Array, " n_in"], v: Float[Array, " n"] | None = None) -> Float[Array, " n_out"]:
@@ -79,7 +79,7 @@ class Damper(eqx.Module):
     inner: Perceptron
     gain: Float[Array, "*copies n"]
 
-    def silent(self) -> bool:
+    def is_zero(self) -> bool:
         """Whether the force is known to be zero."""
         return not isinstance(self.gain, jax.core.Tracer) and not (np.asarray(self.gain) > 0).any()
 
@@ -94,9 +94,9 @@ class Potential(eqx.Module):
 
     inner: Perceptron
 
-    def silent(self) -> bool:
+    def is_zero(self) -> bool:
         """Whether the force is known to be zero."""
-        return self.inner.silent()
+        return self.inner.is_zero()
 
     def energy(self, x: Float[Array, " n_in"]) -> Float[Array, ""]:
         return self.inner(x)[0]
@@ -112,13 +112,13 @@ def inner(network: Network) -> Perceptron:
 
 @dataclass(frozen=True, kw_only=True)
 class AbstractNet(abc.ABC):
-    """Description of a network. `adds_only`: the guarantee speaks of what is added, so it makes sense with `Add` alone."""
+    """Description of a network. `adds_only`: the guarantee is about the force that is added, so only `Add` makes sense."""
 
     adds_only: ClassVar[bool] = False
 
     @abc.abstractmethod
     def build(self, count: int, n_in: int, n_out: int, draw: Draw, fresh: bool) -> Network:
-        """`count` modules with random weights, stacked; `fresh` asks for some that return zeros until they are trained."""
+        """`count` modules with random weights, stacked; if `fresh`, they return zeros until they are trained."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -173,10 +173,10 @@ class Dissipative(MLP):
 
 @dataclass(frozen=True, kw_only=True)
 class Conservative(MLP):
-    """A force -dV/dq of a learned potential V(q): its work around any closed path is zero. It reads joint.q alone.
+    """A force -dV/dq of a learned potential V(q): its work around any closed path is zero. It reads only joint.q.
 
-    V = MLP(features of q) with a last layer that starts at zero. Rotations count as displacements along the velocities, so ball
-    and free joints are no exception. Choose a smooth activation: relu makes V a polyhedron and the force a staircase.
+    V = MLP(features of q) with a last layer that starts at zero. Rotations count as displacements along the velocities, so
+    ball and free joints work too. Choose a smooth activation: relu makes V a polyhedron and the force a staircase.
     """
 
     adds_only: ClassVar[bool] = True

@@ -164,7 +164,7 @@ class _Wiring:
         return out
 
     def _work(self, elements: Sequence[Atom]) -> np.ndarray:
-        """Places of the velocities on which the elements' forces do work; empty where no network asks for them."""
+        """Indices of the velocities on which the elements' forces do work; empty if no network needs them."""
         if not self.velocity:
             return np.zeros(0, dtype=INDEX)
         tap, parts, _ = self.velocity
@@ -297,7 +297,7 @@ def _selected(layout: Layout, tap: str, selection: str | None, name: str) -> lis
     atoms = layout.atoms(tap)
     hits = [a for a in atoms if selection is None or any(fnmatchcase(n, selection) for n in a.names)]
     if not hits:
-        known = list(dict.fromkeys(a.names[0] for a in atoms))
-        listed = ", ".join(known[:12]) + (", …" if len(known) > 12 else "")
-        raise ValueError(f"'{name}' selects nothing of '{layout.robot}'; '{tap}' has {listed or 'no elements'}.")
+        names = list(dict.fromkeys(a.names[0] for a in atoms))
+        listed = ", ".join(names[:12]) + (", …" if len(names) > 12 else "")
+        raise ValueError(f"'{name}' matches nothing in '{layout.robot}'; '{tap}' has {listed or 'no elements'}.")
     return hits

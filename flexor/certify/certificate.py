@@ -141,8 +141,8 @@ def certify(model: Model, *, steps: int = 12, dt: float = 2e-3, seed: int = 0) -
 
     For each contact mode a short rollout is differentiated in reverse mode with respect to its initial state, its controls
     and every kind of parameter, and compared along a random direction with fourth-order finite differences. Pairs without
-    restitution get 0.3, so that its derivative says something; sticking adds 2 to the friction,
-    so that it sticks. Closed forms of four textbook problems follow.
+    restitution get 0.3, so that its derivative is tested; the sticking mode adds 2 to the friction coefficients. Closed
+    forms of four textbook problems follow.
     """
     with jax.enable_x64(True):
         model = jax.tree.map(lambda x: jnp.asarray(np.asarray(x), jnp.float64), model)
@@ -197,7 +197,7 @@ def _certify_contact(
     gradients = {**{name: leaf(dm) for name, leaf in KINDS.items()}, "position": dmove, "velocity": dqd, "control": du}
     rows = []
     for name, (direction, lines) in values.items():
-        wanted = direction != 0  # the gradient by an infinite limit is of no interest
+        wanted = direction != 0  # the gradient with respect to an infinite limit is meaningless
         computed = np.asarray(gradients[name])[:, wanted] @ direction[wanted]
         reference, doubt = derivative(np.asarray(lines))
         for scene, v, r, d in zip(made, computed, reference, doubt, strict=True):
@@ -208,7 +208,8 @@ def _certify_contact(
 def _judge(contact: str, mode: str, what: str, value: float, reference: float, doubt: float) -> Row:
     """Relative error, absolute below `FLOOR`.
 
-    The tolerance widens by the differences' own doubt, but never beyond 1e-4: what cannot be judged does not pass.
+    The tolerance widens by the uncertainty of the differences, but never beyond 1e-4: a derivative
+    that cannot be judged does not pass.
     """
     scale = max(abs(reference), FLOOR)
     error = abs(value - reference) / scale
@@ -286,7 +287,8 @@ def _uncovered(contact: str, made: list[Scene], taps: dict[str, Array]) -> list[
 
 
 def _instead(mode: str, touches: np.ndarray, slip: np.ndarray) -> str:
-    """What a rollout did that did not pass through its mode, empty where it did. Touches and slip are (steps, contacts)."""
+    """What a rollout did instead of passing through its mode; empty if it did pass. Touches and slip are (steps,
+    contacts)."""
     touched = np.asarray(touches.any(axis=-1))
     fastest = slip[touches].max(initial=0.0)
     if mode == "airborne":

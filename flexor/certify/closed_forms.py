@@ -40,7 +40,7 @@ _WHEELS = """<mujoco><option gravity="0 0 0"/><worldbody>
   <body name="b"><joint name="b" axis="0 0 1"/><inertial pos="0 0 0" mass="1" diaginertia="1 1 1"/></body>
 </worldbody><equality><joint name="gear" joint1="a" joint2="b"/></equality></mujoco>"""
 
-# What runs once need not be optimised: a quarter of the compile time on CPUs.
+# These programs run once, so they are not optimised: a quarter of the compile time on CPUs.
 jit_once = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0, "xla_cpu_use_fusion_emitters": False})
 
 Numbers = tuple[str, str, float, float, float, float, bool]
@@ -108,7 +108,7 @@ def _colliding_balls() -> Iterator[Numbers]:
 
 
 def _sliding_and_sticking_block() -> Iterator[Numbers]:
-    """Way of a block that slides all the time, v t - mu g t^2 / 2, and of one pushed with less than friction holds.
+    """Distance of a block that keeps sliding, v t - mu g t^2 / 2, and of one pushed with less than the friction limit.
 
     The latter does not move, whatever the push and the friction: the exact derivatives are zero, and the contact's compliance
     lets it creep by cfm times the impulse in each step. One program serves both.

@@ -20,9 +20,9 @@ def stencil() -> np.ndarray:
 def derivative(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """d f(x + t d)/dt at t = 0 from the values on the `stencil` (last two axes), and its uncertainty.
 
-    A kink within reach of the larger step shows as a difference between the two estimates: then the smaller step's is
-    believed. Where they differ by no more than rounding may explain, the larger step's is, which suffers less from it. The
-    difference is the doubt in either case.
+    A kink within reach of the larger step shows as a difference between the two estimates: then the smaller step's is used.
+    If they differ by no more than rounding, the larger step's is used, which suffers less from it. The difference is the
+    uncertainty in either case.
     """
     large, small = np.moveaxis(values @ WEIGHTS / STEPS, -1, 0)
     doubt = np.abs(large - small)

@@ -17,7 +17,7 @@ from flexor.dynamics import crba, forward_kinematics, integrate
 from flexor.model.model import Model
 
 Line = Callable[[float], Array]
-SLACK = 1e-4  # rad or m by which equalities are violated at the start, so that their stabilisation has something to do
+SLACK = 1e-4  # rad or m by which equalities are violated at the start, so that their stabilisation acts
 MODES = ("airborne", "touching", "sliding", "sticking", "lifting off")
 
 

@@ -10,12 +10,13 @@ from typer.core import TyperGroup
 
 from flexor.cli import certify, console, demo, identify, info, nerd, simulate
 
-SENTENCES = (ValueError, KeyError, TypeError, OSError, FloatingPointError, NotImplementedError, ImportError)
-"""What the library raises to say a sentence; `GraphicsError` and the like derive from RuntimeError and are told apart."""
+USER_ERRORS = (ValueError, KeyError, TypeError, OSError, FloatingPointError, NotImplementedError, ImportError)
+"""Errors whose message is meant for the user. `GraphicsError` is one too; other RuntimeErrors are bugs and show a
+traceback."""
 
 
 class Program(TyperGroup):
-    """Runs a command; an error of the library becomes one sentence and exit status 2, unless --debug is among the words."""
+    """Runs a command; an error of the library becomes one sentence and exit status 2, unless --debug is given."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         ctx.meta["flexor.debug"] = "--debug" in args
@@ -29,17 +30,17 @@ class Program(TyperGroup):
                 console.fail("interrupted; no unfinished file was left behind.")
                 raise typer.Exit(console.INTERRUPTED) from None
             except Exception as error:
-                if ctx.meta["flexor.debug"] or not _is_sentence(error):
+                if ctx.meta["flexor.debug"] or not _is_user_error(error):
                     raise
                 message = error.args[0] if isinstance(error, KeyError) and error.args else error
                 console.fail(" ".join(str(message).split()))
                 raise typer.Exit(2) from None
 
 
-def _is_sentence(error: Exception) -> bool:
+def _is_user_error(error: Exception) -> bool:
     from flexor.viz.video import GraphicsError
 
-    return isinstance(error, (*SENTENCES, GraphicsError))
+    return isinstance(error, (*USER_ERRORS, GraphicsError))
 
 
 app = typer.Typer(
@@ -67,7 +68,7 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _options(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error (anywhere on the line).")] = False,
 ) -> None:

@@ -17,7 +17,7 @@ def certify(
     robot: Robot,
     everything: Annotated[bool, typer.Option("--all", help="Show also derivatives that are zero in their mode.")] = False,
 ) -> None:
-    """Compare derivatives with finite differences and closed forms in float64; exit status 1 when one is off."""
+    """Compare derivatives with finite differences and closed forms in float64; exit status 1 if one is wrong."""
     use_float64()
     from flexor.certify import certify as run
 
@@ -37,7 +37,8 @@ def certify(
 
 
 def tables(certificate: Any, everything: bool = False) -> dict[tuple[str, str], list[list[Any]]]:
-    """Rows of the tables, by contact model and mode; without `everything` only those that have an influence, or are off."""
+    """Rows of the tables, by contact model and mode; without `everything` only those that have an influence, or are
+    wrong."""
     found: dict[tuple[str, str], list[list[Any]]] = {}
     for row in certificate.rows:
         if everything or row.influence or not row.holds:

@@ -20,7 +20,7 @@ from rich.text import Text
 
 INTERRUPTED = 130  # exit status of a program that Ctrl-C ended
 LINE_EVERY = 5.0  # s between progress lines where stderr is no terminal
-SHORT = 1.0  # s: what took less needs no line at its end
+SHORT = 1.0  # s: anything shorter gets no line at its end
 _WORKER = "flexor-worker"
 _ENDLESS = 10_000  # columns
 _GUTTER = 2  # spaces between the columns of a table
@@ -110,7 +110,7 @@ def number(value: float) -> str:
 
 @contextmanager
 def spinner(text: str) -> Iterator[Callable[[str], None]]:
-    """Says on stderr what takes a while, with the seconds that it has taken; yields a function that changes the text."""
+    """Shows on stderr what is running and for how many seconds; yields a function that changes the text."""
     with _Ticker(text) as ticker:
         yield ticker.say
 
@@ -130,7 +130,7 @@ def progress(text: str, total: int | None) -> Iterator[Any]:
 
 
 class _Ticker:
-    """A thread that tells how long something has taken: in the spinner of a terminal, or in lines."""
+    """A thread that shows how long something has taken: in the spinner of a terminal, or in lines."""
 
     def __init__(self, text: str, total: int | None = None):
         self._text, self._done, self._total = text, 0, total
@@ -157,7 +157,7 @@ class _Ticker:
             self._line(f"{self._what}: done in {self._seconds():.0f} s")
 
     def say(self, text: str) -> None:
-        """Changes what is told."""
+        """Changes the text."""
         self._text = text
         if self._status is None:
             self._line(f"{text} …")

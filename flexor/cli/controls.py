@@ -47,7 +47,7 @@ def _per_step(
         time, end = dt * np.arange(len(u)), dt * len(u)
     else:
         if not np.isfinite(time).all() or (np.diff(time) <= 0).any():
-            raise ValueError(f"--controls: the times of '{path.name}' must grow from row to row.")
+            raise ValueError(f"--controls: the times of '{path.name}' must increase from row to row.")
         if time[0] > 1e-6 * dt:
             raise ValueError(f"--controls: '{path.name}' starts at {time[0]:g} s; its first row must be at 0 s.")
         # the last row acts as long as the one before it
@@ -96,14 +96,14 @@ def _read_csv(path: Path, model: Model) -> tuple[np.ndarray | None, np.ndarray]:
 
 
 def _check_columns(path: Path, model: Model, names: list[str], actuators: list[str]) -> None:
-    robot, known = model.topology.name, ", ".join(actuators)
+    robot, names = model.topology.name, ", ".join(actuators)
     missing = [a for a in actuators if a not in names]
     if missing:
-        raise ValueError(f"--controls: '{path.name}' lacks the actuator '{missing[0]}'; '{robot}' has {known}.")
+        raise ValueError(f"--controls: '{path.name}' lacks the actuator '{missing[0]}'; '{robot}' has {names}.")
     odd = [n for n in names if n not in ("time", *actuators) and not n.startswith(("q.", "qd.", "tap."))]
     if odd:
         raise ValueError(
-            f"--controls: '{path.name}' has the column '{odd[0]}', which is not an actuator; '{robot}' has {known}."
+            f"--controls: '{path.name}' has the column '{odd[0]}', which is not an actuator; '{robot}' has {names}."
         )
     twice = [n for n in names if names.count(n) > 1]
     if twice:

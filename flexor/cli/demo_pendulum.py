@@ -41,7 +41,7 @@ DESCRIPTION = f"""
   </worldbody>
 </mujoco>
 """
-"""Uniform bars of the stated lengths, 1 kg to the metre: all that is known beforehand."""
+"""Uniform bars of the stated lengths, 1 kg to the metre: all prior knowledge."""
 DEFAULTS: dict[str, Any] = {}  # further options of the simulator
 FREE = ("body.lower.pos[2]", "body.lower.mass", "body.*.com[0]", "body.*.com[2]", "gyration.*", "joint.*.damping")
 GYRATION = {"gyration.upper": UPPER / 12**0.5, "gyration.lower": LOWER / 12**0.5}
@@ -89,7 +89,7 @@ def chapter(quick: bool, tell: Callable[[str], None]) -> Chapter:
     shown = int(np.argsort(off["identified"][:, -1])[len(judges) // 2])
     return Chapter(
         "a filmed double pendulum (Asseman, Kornuta & Ozcan 2018)" if path else "a synthetic recording (FLEXOR_DATA "
-        "names no folder with the real one): MuJoCo with dry friction that the model does not know, and noise",
+        "names no folder with the real one): MuJoCo with dry friction that the model lacks, and noise",
         path is not None, fit, judges[0].time, measured[shown, :, 1], {n: q[shown, :, 1] for n, q in predicted.items()},
         {n: np.median(e, axis=0) for n, e in off.items()}, len(judges),
     )  # fmt: skip

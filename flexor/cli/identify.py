@@ -18,19 +18,19 @@ def identify(
         bool, typer.Option("--fresh", help="Start again, not from the checkpoint of an interrupted run.")
     ] = False,
 ) -> None:
-    """Fit parameters and networks to logs; Ctrl-C keeps what was found, and the same command goes on from there."""
+    """Fit parameters and networks to logs; Ctrl-C keeps what was found, and the same command resumes from there."""
     use_float64()
     from flexor.cli.identify_config import read_config
 
     settings = read_config(config)
     folder = settings.out if out is None else out
     with console.spinner("reading the robot and its logs"):
-        sim, logs, judges = _prepare(settings)
+        sim, logs, held_out_logs = _prepare(settings)
     folder.mkdir(parents=True, exist_ok=True)
     checkpoint = folder / "checkpoint.npz"
     if fresh:
         checkpoint.unlink(missing_ok=True)
-    fit = _fit(settings, sim, logs, judges, checkpoint, _command(config, out))
+    fit = _fit(settings, sim, logs, held_out_logs, checkpoint, _command(config, out))
     written = fit.save(folder, formats=settings.formats)
     written.append(_report(settings, fit, folder, [p.name for p in written]))
     checkpoint.unlink(missing_ok=True)
@@ -58,17 +58,17 @@ def _prepare(settings: Any) -> tuple[Any, list[Any], list[Any]]:
     sim = Simulator(model, settings.solver, dt=settings.dt)
     if settings.blueprint.entries:
         sim = sim.augment(settings.blueprint, key=jax.random.key(settings.seed))
-    together = read_logs((*settings.logs, *settings.judges), model, settings)
+    together = read_logs((*settings.logs, *settings.held_out_logs), model, settings)
     return sim, together[: len(settings.logs)], together[len(settings.logs) :]
 
 
 def _command(config: Path, out: Path | None) -> str:
-    """The command that goes on from a checkpoint, as it is typed; `--fresh` would throw the checkpoint away."""
+    """The command line that resumes from a checkpoint; without `--fresh`, which would discard the checkpoint."""
     words = ["flexor", "identify", str(config), *(() if out is None else ("--out", str(out)))]
     return " ".join(shlex.quote(word) for word in words)
 
 
-def _fit(settings: Any, sim: Any, logs: list[Any], judges: list[Any], checkpoint: Path, command: str) -> Any:
+def _fit(settings: Any, sim: Any, logs: list[Any], held_out_logs: list[Any], checkpoint: Path, command: str) -> Any:
     from flexor.identify import identify as run
 
     done = 0
@@ -83,13 +83,13 @@ def _fit(settings: Any, sim: Any, logs: list[Any], judges: list[Any], checkpoint
 
             return run(
                 sim, logs, settings.free, bounds=settings.bounds, prior=settings.prior, shooting=settings.shooting,
-                search=settings.search, held_out=judges or settings.held_out, seed=settings.seed,
+                search=settings.search, held_out=held_out_logs or settings.held_out, seed=settings.seed,
                 check_units=settings.check_units, checkpoint=checkpoint, progress=tell,
             )  # fmt: skip
     except KeyboardInterrupt:
         kept = f"after {done} steps of the search" if done or not resumed else "at the step it had reached before"
         if checkpoint.is_file():
-            console.fail(f"interrupted {kept}, which are kept: `{command}` goes on from there.")
+            console.fail(f"interrupted {kept}, which are kept: `{command}` resumes from there.")
         else:
             console.fail("interrupted before the first step of the search was done; nothing was kept.")
         raise typer.Exit(console.INTERRUPTED) from None
@@ -98,7 +98,7 @@ def _fit(settings: Any, sim: Any, logs: list[Any], judges: list[Any], checkpoint
 def _report(settings: Any, fit: Any, folder: Path, names: list[str]) -> Path:
     from flexor.viz.identification import identification_report
 
-    count = len(settings.logs) + len(settings.judges)
+    count = len(settings.logs) + len(settings.held_out_logs)
     facts = [("logs", f"{count} {'file' if count == 1 else 'files'}"), ("time step", f"{settings.dt:g} s")]
     facts.append(("contact", settings.contact))
     return identification_report(fit, facts, names).save(folder / "report.html")

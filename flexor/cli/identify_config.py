@@ -1,4 +1,4 @@
-"""The file that `flexor identify` reads: TOML, every key known by name, paths relative to the file itself."""
+"""The file that `flexor identify` reads: TOML; unknown keys are refused, and paths are relative to the file itself."""
 
 import dataclasses
 import tomllib
@@ -35,18 +35,19 @@ OPTIONAL = (
 SEARCHES: dict[str, type[AbstractSearch]] = {c.__name__: c for c in (LevenbergMarquardt, BasinHopping, LBFGS, Adam, Pagmo)}
 FORMATS = ("xml", "urdf")
 WORDS = {
-    str: "a text", float: "a number", bool: "true or false", dict: "a table", list: "a list of tables", int: "an integer",
+    str: "a string", float: "a number", bool: "true or false", dict: "a table", list: "a list of tables", int: "an integer",
 }  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Config:
-    """A checked configuration. `logs` and `judges` are files; `held_out` is a share where there are no `judges`."""
+    """A checked configuration. `logs` and `held_out_logs` are files; `held_out` is a share if there are no
+    `held_out_logs`."""
 
     path: Path
     robot: str
     logs: tuple[Path, ...]
-    judges: tuple[Path, ...]
+    held_out_logs: tuple[Path, ...]
     held_out: float
     free: tuple[str, ...]
     dt: float
@@ -75,26 +76,26 @@ class Config:
 
 
 def read_config(path: Path) -> Config:
-    """Reads and checks a file; says which key is wrong and what is known."""
+    """Reads and checks a file; raises with the wrong key and the allowed ones."""
     if not path.is_file():
         raise FileNotFoundError(f"there is no configuration '{path}'.")
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ValueError(f"'{path.name}' is not TOML: {error}.") from error
-    known(data, (*REQUIRED, *OPTIONAL), f"'{path.name}'")
+    check_names(data, (*REQUIRED, *OPTIONAL), f"'{path.name}'")
     for key in REQUIRED:
         if key not in data:
             raise ValueError(f"'{path.name}' lacks the key '{key}'; it needs {', '.join(REQUIRED)}.")
     here = path.resolve().parent
     share = data.get("held_out", 0.2)
-    judges = () if isinstance(share, int | float) else files(share, here, "held_out")
-    logs = tuple(p for p in files(data["logs"], here, "logs") if p not in judges)
+    held_out_logs = () if isinstance(share, int | float) else files(share, here, "held_out")
+    logs = tuple(p for p in files(data["logs"], here, "logs") if p not in held_out_logs)
     if not logs:
-        raise ValueError(f"'{path.name}': all of its logs are held out; none is left to learn from.")
+        raise ValueError(f"'{path.name}': all of its logs are held out; none is left for training.")
     return Config(
-        path=path, robot=_robot(_typed(data, "robot", str), here), logs=logs, judges=judges,
-        held_out=0.0 if judges else float(share), free=_strings(data["free"], "free"), dt=float(_typed(data, "dt", float, 0.002)),
+        path=path, robot=_robot(_typed(data, "robot", str), here), logs=logs, held_out_logs=held_out_logs,
+        held_out=0.0 if held_out_logs else float(share), free=_strings(data["free"], "free"), dt=float(_typed(data, "dt", float, 0.002)),
         contact=_contact(data)["name"], solver=_solver(data),
         floating=_typed(data, "floating", bool, False), ground=_typed(data, "ground", bool, False),
         ignore=_strings(data.get("ignore", []), "ignore"), mesh_vertices=_typed(data, "mesh_vertices", int, 32),
@@ -111,11 +112,11 @@ def read_config(path: Path) -> Config:
     )  # fmt: skip
 
 
-def known(table: Mapping[str, Any], names: Iterable[str], where: str) -> None:
+def check_names(table: Mapping[str, Any], names: Iterable[str], where: str) -> None:
     """Raises for the first key of a table that is not among the names."""
     unknown = [key for key in table if key not in tuple(names)]
     if unknown:
-        raise ValueError(f"{where} has the key '{unknown[0]}', which is not known; there are {', '.join(names)}.")
+        raise ValueError(f"{where} has the unknown key '{unknown[0]}'; the keys are {', '.join(names)}.")
 
 
 def files(patterns: Any, here: Path, key: str) -> tuple[Path, ...]:
@@ -156,7 +157,7 @@ def _typed(data: Mapping[str, Any], key: str, kind: type, default: Any = None) -
 def _strings(value: Any, key: str) -> tuple[str, ...]:
     value = [value] if isinstance(value, str) else value
     if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-        raise ValueError(f"'{key}' must be a list of texts, got {value!r}.")
+        raise ValueError(f"'{key}' must be a list of strings, got {value!r}.")
     return tuple(value)
 
 
@@ -180,7 +181,8 @@ def _solver(data: Mapping[str, Any]) -> AbstractSolver:
 
 
 def _formats(given: tuple[str, ...]) -> tuple[str, ...]:
-    known(dict.fromkeys(given), FORMATS, "'formats'")
+    for name in given:
+        _choice({"formats": name}, "formats", FORMATS, "xml")
     return given
 
 
@@ -193,7 +195,7 @@ def _bounds(table: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
 
 def _made(kind: Any, table: Mapping[str, Any], where: str) -> Any:
     """An object of a frozen class from a table of its fields."""
-    known(table, [f.name for f in dataclasses.fields(kind)], f"'{where}'")
+    check_names(table, [f.name for f in dataclasses.fields(kind)], f"'{where}'")
     return kind(**table)
 
 
@@ -222,7 +224,7 @@ def _net(table: Any) -> AbstractNet:
 def _blueprint(tables: list[Any]) -> Blueprint:
     blueprint = Blueprint()
     for table in tables:
-        known(table, ("output", "inputs", "net", "mode", "over", "scales"), "'augment'")
+        check_names(table, ("output", "inputs", "net", "mode", "over", "scales"), "'augment'")
         lacking = [key for key in ("output", "inputs") if key not in table]
         if lacking:
             raise ValueError(f"a table of 'augment' lacks the key '{lacking[0]}'.")

@@ -74,7 +74,7 @@ def evaluate(
     ] = None,
     steps: Annotated[int, typer.Option(help="Longest horizon.")] = 1000,
     rollouts: Annotated[int, typer.Option(help="Random starts.")] = 2048,
-    seed: Annotated[int, typer.Option(help="Of the starts.")] = 500,
+    seed: Annotated[int, typer.Option(help="Seed of the random starts.")] = 500,
     plot: Annotated[Path | None, typer.Option(help="Draw the growth of the errors: .png, .svg or .pdf.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write an animation beside the truth as one HTML page.")] = None,
     video: Annotated[Path | None, typer.Option(help="Render a video beside the truth: .gif or .mp4.")] = None,

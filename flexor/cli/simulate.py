@@ -34,7 +34,7 @@ def simulate(
     robot: Robot,
     seconds: Annotated[float | None, typer.Option(help="Duration: 2 s, or as long as the controls.")] = None,
     dt: Annotated[float | None, typer.Option(help="Time step in s, 0.002 by default.")] = None,
-    solver: Annotated[SolverName | None, typer.Option(help="Whose physics, rigid by default.")] = None,
+    solver: Annotated[SolverName | None, typer.Option(help="Solver, rigid by default.")] = None,
     contact: Annotated[ContactName | None, typer.Option(help="Contact model of the rigid solver, ncp by default.")] = None,
     integrator: Annotated[IntegratorName | None, typer.Option(help="Integrator, euler by default.")] = None,
     keyframe: Annotated[str, typer.Option(help="Start at this configuration of the description.")] = "",
@@ -120,7 +120,7 @@ def numbers(text: str, option: str) -> np.ndarray:
 def run(sim: Simulator, state: State, u: np.ndarray, record: Sequence[str] = ()) -> tuple[Trajectory, float]:
     """The rollout in equal parts behind a progress bar, and the seconds that a step takes once everything is compiled.
 
-    The last part may overshoot, so that only one length is compiled; what is too much is cut off. A part that diverges is the
+    The last part may overshoot, so that only one length is compiled; the excess is cut off. A part that diverges is the
     last. The first part runs again, since its first time was mostly compilation.
     """
     steps = len(u)
@@ -176,7 +176,7 @@ def joined(parts: Sequence[Trajectory], steps: int) -> Trajectory:
 
 
 def _check_endings(wanted: dict[Path | None, tuple[str, ...]]) -> None:
-    """Raises before the work, not after it, when a file's ending or folder will not do."""
+    """Raises before the simulation runs if a file has the wrong extension or its folder does not exist."""
     for path, endings in wanted.items():
         if path is None:
             continue
@@ -202,7 +202,8 @@ def _summarise(sim: Simulator, trajectory: Trajectory, per_step: float) -> None:
 def write_results(
     model: Model, trajectory: Trajectory, output: Path | None, plot: Path | None, html: Path | None, video: Path | None
 ) -> None:
-    """Writes what was asked for and says so. A trajectory that is not finite is written, then refused with its status."""
+    """Writes the requested files and lists them. A trajectory that diverged is written too, and then raises with its
+    status."""
     out = console.out()
     if output is not None:
         out.print(f"trajectory: {trajectory.save(output)}")

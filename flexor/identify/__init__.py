@@ -1,6 +1,6 @@
 """Identification: logs in; parameters, networks, and what the data say about them out."""
 
-from flexor.identify.discover import Discovery, Found, discover
+from flexor.identify.discover import Candidate, Discovery, discover
 from flexor.identify.fit import Curves, Errors, Fit
 from flexor.identify.gradient import LBFGS, Adam, SparseGroupLasso
 from flexor.identify.identify import identify
@@ -15,12 +15,12 @@ __all__ = [
     "AbstractSearch",
     "Adam",
     "BasinHopping",
+    "Candidate",
     "Combination",
     "Curves",
     "Discovery",
     "Errors",
     "Fit",
-    "Found",
     "LevenbergMarquardt",
     "Log",
     "Outcome",

@@ -63,7 +63,7 @@ def linearized(problem: "Problem", z: Array, d: Array, segments: Segments) -> tu
     q, qd, Q, V = _trajectories(problem, sim, z, d, segments)
 
     def errors(z: Array, q: Array, qd: Array, segment: Segments) -> Array:
-        made = (sim, extra) if problem.sees_state_alone else problem.simulator(z)
+        made = (sim, extra) if problem.observes_state_only else problem.simulator(z)
         return problem.compare(*made, q, qd, segment).ravel()
 
     def column(q: Array, qd: Array, segment: Segments, dz: Array, dq: Array, dqd: Array) -> Array:

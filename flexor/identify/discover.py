@@ -34,7 +34,7 @@ SMOOTH = 1e-6  # lam of the upper layers
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class Candidate:
     """A network on `output`: its held-out errors in units of those without it, and the inputs it kept."""
 
     output: str
@@ -54,14 +54,14 @@ class Found:
 class Discovery:
     """Candidates, the most helpful first."""
 
-    found: list[Found]
+    candidates: list[Candidate]
 
     @property
-    def best(self) -> Found:
-        return self.found[0]
+    def best(self) -> Candidate:
+        return self.candidates[0]
 
     def __str__(self) -> str:
-        return "\n".join(str(f) for f in self.found)
+        return "\n".join(str(f) for f in self.candidates)
 
 
 def discover(
@@ -97,11 +97,11 @@ def discover(
         check_excitation(runs, sim.model)
         shooting = Shooting(horizon=horizon or float(np.median(np.diff(runs[0].time))))
         share = held_out if isinstance(held_out, float | int) else None
-        found: list[Found] = []
+        found: list[Candidate] = []
         done = count(1)
 
         def report(cost: float) -> None:
-            if progress is not None:  # how many inputs will be taken away is unknown before
+            if progress is not None:  # the number of inputs that will be removed is not known in advance
                 progress(next(done), 0, cost)
 
         for output in outputs:
@@ -143,7 +143,7 @@ def _problem(
 
 def _search(
     problem: Problem, output: str, adam: Adam, strengths: Sequence[float], seed: int, report: Callable[[float], None]
-) -> Found:
+) -> Candidate:
     k = len(strengths)
     train = _trainer(problem, adam, seed, report)
     start = jnp.tile(jnp.asarray(problem.start), (k, 1))
@@ -169,7 +169,7 @@ def _search(
     chosen = min(near, key=lambda i: (path[i]["inputs"], errors[i]))
     best, error = _eliminate(problem, z[chosen], float(errors[chosen]), enough, refit, k)
     before, after = (_numbers(problem.augmentation(x)) for x in (start[0], best))
-    return Found(output, error, _kept(problem, best), problem.simulator(best)[0], before, after, path)
+    return Candidate(output, error, _kept(problem, best), problem.simulator(best)[0], before, after, path)
 
 
 def _eliminate(

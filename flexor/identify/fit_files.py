@@ -54,7 +54,9 @@ def load(folder: str | os.PathLike[str], *, classes: Iterable[type] = ()) -> Fit
     data, beside = read_sealed(folder / HEAD, KIND, VERSION)
     sim = artefact.open(folder / SIMULATOR, classes=classes)
     if digest((folder / SIMULATOR / artefact.HEAD).read_bytes()) != data["simulator"]["digest"]:
-        raise ValueError(f"the simulator in '{folder / SIMULATOR}' does not belong to '{HEAD}' beside it: it comes from another fit.")
+        raise ValueError(
+            f"the simulator in '{folder / SIMULATOR}' does not belong to '{HEAD}' beside it: it comes from another fit."
+        )
     try:
         record: dict[str, Any] = decode(data["record"], CLASSES, read_arrays(beside[ARRAYS]))
         return Fit(sim=sim, **record)

@@ -364,7 +364,7 @@ def _judge(problem: Problem, z: Any, normal: Normal | None) -> tuple[Posterior |
     if normal is None:
         networks = ", those of the networks among them," if problem.networks else ""
         return None, [
-            f"no intervals: {problem.p} free numbers{networks} are more than the {MOST_COLUMNS} up to which they are computed; "
+            f"no intervals: {problem.p} free numbers{networks} are more than the limit of {MOST_COLUMNS}; "
             "fit the parameters alone to get them"
         ]
     if not np.isfinite(np.asarray(normal.A)).all():

@@ -98,7 +98,7 @@ class Problem:
         return self.build is None and chain.applies(self.sim, self.p)
 
     @property
-    def sees_state_alone(self) -> bool:
+    def observes_state_only(self) -> bool:
         """Whether the observations depend on the free numbers only through the state."""
         return isinstance(self.observe, Columns)
 

@@ -1,4 +1,5 @@
-"""The report of an identification: what was fitted, how well it predicts, how sure it is, and what the data do not tell."""
+"""The report of an identification: what was fitted, how well it predicts, how sure it is, and what the data do not
+determine."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -172,7 +173,7 @@ def _unknown(fit: Fit) -> Section:
         caption = "Correlation of the estimates: parameters of one deep colour move together, and are told apart less well."
         figure = correlations(fit)
         blocks.append(Figure(figure, caption, width=round(100 * figure.get_figwidth())))
-    return Section("What the data do not tell", text, blocks)
+    return Section("What the data do not determine", text, blocks)
 
 
 def correlations(fit: Fit) -> Drawing:

@@ -49,7 +49,7 @@ def test_own_times_are_held_or_joined_by_lines(model, names, tmp_path):
         ("{0},{1}\n0,nan\n", "row 0 of 'u.csv' holds something that is not a finite number"),
         ("{0},{1}\n0\n", "names 2 columns, but row 0 has 1 cells"),
         ("{0},{1}\n", "has no rows"),
-        ("time,{0},{1}\n0,1,1\n0,1,1\n", "must grow from row to row"),
+        ("time,{0},{1}\n0,1,1\n0,1,1\n", "must increase from row to row"),
         ("time,{0},{1}\n1,1,1\n2,1,1\n", "starts at 1 s; its first row must be at 0 s"),
         ("time,{0},{1}\n0,1,1\n0.1,1,1\n", "ends after 0.2 s, but --seconds asks for 1 s"),
     ],

@@ -121,7 +121,7 @@ def test_results_hold_the_truth(done, folder):
 def test_the_page_shows_it_all_and_needs_nothing_from_outside(done, folder):
     text = (folder / "result" / "report.html").read_text()
     for words in ("Identification of", "How well it predicts", "Prediction and measurement", "Parameters", "90 % interval",
-                  "What the data do not tell", "The search", "Use it", "c</text>"):  # fmt: skip
+                  "What the data do not determine", "The search", "Use it", "c</text>"):  # fmt: skip
         assert words in text, words
     assert text.count('class="interval"') == 2
     assert text.count('class="plot"') == 3
@@ -155,13 +155,13 @@ def test_networks_from_the_configuration(folder):
     assert config.shooting == fx.Shooting(horizon=0.2)
     assert isinstance(config.search, fx.Adam)
     assert (config.search.steps, config.search.penalty.kappa) == (40, 0.1)
-    assert (config.held_out, config.judges, len(config.logs)) == (0.4, (), 3)
+    assert (config.held_out, config.held_out_logs, len(config.logs)) == (0.4, (), 3)
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (CONFIG + "colour = 3\n", "'arm.toml' has the key 'colour', which is not known; there are robot, logs, free, dt"),
+        (CONFIG + "colour = 3\n", "'arm.toml' has the unknown key 'colour'; the keys are robot, logs, free, dt"),
         ("robot = [", "'arm.toml' is not TOML"),
         ('robot = "pendulum"\n', "'arm.toml' lacks the key 'logs'; it needs robot, logs, free"),
         (CONFIG.replace("runs/*.csv", "walks/*.csv"), "'logs' names 'walks/*.csv', but there is no such file in"),
@@ -175,11 +175,11 @@ def test_networks_from_the_configuration(folder):
         (CONFIG.replace('"body.link.mass",', '"body.link.weight",'), "no parameter of 'pendulum' matches 'body.link.weight'"),
         (CONFIG + "bounds = { '*.mass' = 3 }\n", "'bounds' of '*.mass' must be [low, high], got 3"),
         (CONFIG + "search = 'Magic'\n", "'search' needs a name among LevenbergMarquardt, BasinHopping, LBFGS, Adam, Pagmo"),
-        (CONFIG + "search = { name = 'Adam', starts = 3 }\n", "'search, Adam,' has the key 'starts', which is not known"),
-        (CONFIG.replace("free_start = true", "length = 3"), "'shooting' has the key 'length', which is not known; there"),
+        (CONFIG + "search = { name = 'Adam', starts = 3 }\n", "'search, Adam,' has the unknown key 'starts'"),
+        (CONFIG.replace("free_start = true", "length = 3"), "'shooting' has the unknown key 'length'; the keys"),
         (CONFIG + "[[augment]]\noutput = 'joint.passive_force'\n", "a table of 'augment' lacks the key 'inputs'"),
         (CONFIG + "[[augment]]\noutput = 'joint.passive_force'\ninputs = ['joint.q']\nnet = 'Big'\n", "there are MLP"),
-        (CONFIG.replace('formats = ["xml", "urdf"]', 'formats = ["doc"]'), "'formats' has the key 'doc', which is not known"),
+        (CONFIG.replace('formats = ["xml", "urdf"]', 'formats = ["doc"]'), "'formats' must be one of xml, urdf, got 'doc'"),
     ],
 )  # fmt: skip
 def test_sentences(folder, text, words):

@@ -117,7 +117,7 @@ def test_a_weakened_network_gives_a_share_of_its_result(file):
         assert (first[0] == first[1]).all()
         assert np.abs(last[0]).max() > 0.05
         assert last[1] == pytest.approx(0.6 * last[0], rel=1e-6)  # a rounding in single precision
-    assert none.silent()
+    assert none.is_zero()
 
 
 def test_pushes_left_aside_are_none_that_are_fitted(file):

@@ -92,7 +92,7 @@ def test_every_law_of_a_chart_has_a_name():
         (lambda f: (f / "fit.safetensors").write_bytes(b"x"), r"fit.safetensors' was altered after it was written"),
         (lambda f: (f / "simulator" / "arrays.safetensors").unlink(), r"its file 'arrays.safetensors' is missing"),
         (lambda f: shutil.rmtree(f / "simulator"), r"there is no folder '.*simulator'"),
-        (lambda f: simulator().save(f / "simulator"), r"is not that of 'fit.json' beside it: it is of another fit"),
+        (lambda f: simulator().save(f / "simulator"), r"does not belong to 'fit.json' beside it: it comes from another fit"),
         (lambda f: _version(f, VERSION + 1), "written by a newer flexor"),
     ],
 )

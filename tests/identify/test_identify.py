@@ -202,7 +202,7 @@ def test_mass_and_lever_that_only_appear_as_a_product_are_named():
     assert set(pair.coefficients) == {"body.arm.mass", "body.arm.com[2]"}
     product = float(found.values["body.arm.mass"]) * float(found.values["body.arm.com[2]"])
     assert product == pytest.approx(-0.5, rel=0.02)
-    assert any("the data do not tell" in line for line in str(found).splitlines())
+    assert any("the data do not determine" in line for line in str(found).splitlines())
 
 
 @pytest.fixture(scope="module")
@@ -277,7 +277,7 @@ def short(logs, rows=3):
         (lambda logs: fx.identify(simulator(), logs, ["augment"]), ValueError, "the simulator has no networks"),
         (lambda logs: fx.identify(simulator(), logs, ["*.weight"]), KeyError, "no parameter of 'pendulum' matches '*.weight'"),
         (lambda logs: fx.identify(simulator(), short(logs), ["*.mass", "*.damping", "*.com", "*.pos"]), ValueError,
-         "6 measurements cannot tell 14 parameters: give more data or free fewer"),
+         "6 measurements cannot determine 14 parameters: give more data or free fewer"),
         (lambda logs: fx.identify(simulator(), logs, FREE, held_out=1.5), ValueError, "`held_out` must be a share below 1"),
         (lambda logs: fx.identify(simulator(), logs, FREE, prior={"*.com": 1.0}), KeyError, "the prior for '*.com' matches none"),
         (lambda logs: fx.identify(simulator(), logs, FREE, prior={"*.mass": 0.0}), ValueError, "must be a positive deviation"),

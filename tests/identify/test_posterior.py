@@ -73,7 +73,7 @@ def test_a_product_that_cannot_be_told_apart_is_named(bounds):
     relative = {name: c * units[name] / float(values[name]) for name, c in combination.coefficients.items()}
     assert relative["mass"] == pytest.approx(-relative["length"], rel=1e-3)
     assert combination.deviation > 1
-    assert str(combination).startswith("the data do not tell +")
+    assert str(combination).startswith("the data do not determine +")
     assert "mass" in str(combination)
     assert "length" in str(combination)
 
@@ -92,7 +92,7 @@ def test_what_cannot_be_told_is_said_in_few_words():
         ("width",),
     ]
     first, second = after.sentences()
-    assert first in ("the data tell nothing about width and height", "the data tell nothing about height and width")
+    assert first in ("the data say nothing about width and height", "the data say nothing about height and width")
     assert second == str(after.unidentifiable[-1])
     assert "uncertain without limit" in second
 
@@ -108,7 +108,7 @@ def test_what_stands_at_zero_or_at_a_bound_is_known():
     )
     after = at_minimum(problem)
     assert after.unidentifiable == ()
-    assert _at_bounds(problem.coordinates, after.z) == ["'a' ended at its upper bound: the data ask for more than it allows"]
+    assert _at_bounds(problem.coordinates, after.z) == ["'a' ended at its upper bound: the data favour values beyond it"]
 
 
 def test_ninety_per_cent_intervals_hold_the_truth_nine_times_in_ten():

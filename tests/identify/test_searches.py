@@ -132,13 +132,13 @@ def test_an_infinite_start_is_said():
     problem = Curve(lambda x, d, t: jnp.log(-x["a"]) * t, {"a": (1.0, None)}, {"a": -2.0}, time=TIME)
     _, _, outcome = run(problem, fx.LevenbergMarquardt())
     assert not outcome.ok
-    assert "the simulation diverges from the first parameters" in outcome.message
+    assert "the simulation diverges at the initial parameters" in outcome.message
 
 
 def test_too_few_iterations_are_said(decaying):
     _, history, outcome = run(decaying, fx.LevenbergMarquardt(iterations=2))
     assert (outcome.done, outcome.ok, len(history)) == (True, False, 2)
-    assert outcome.message == "stopped after 2 iterations, before it had converged"
+    assert outcome.message == "stopped after 2 iterations without converging"
 
 
 @pytest.fixture(scope="module")
