@@ -16,10 +16,10 @@ from flexor.taps import TAPS
 
 READ_ONLY = {
     "joint.q": "positions are moved by velocities alone; augment 'joint.qd', a force or 'joint.acceleration'",
-    "link.rotation": "it is there to be read",
-    "link.velocity": "it is there to be read",
-    "contact.local_point": "it is there to be read; augment 'contact.point'",
-    "contact.local_normal": "it is there to be read; augment 'contact.normal'",
+    "link.rotation": "it is read-only",
+    "link.velocity": "it is read-only",
+    "contact.local_point": "it is read-only; augment 'contact.point'",
+    "contact.local_normal": "it is read-only; augment 'contact.normal'",
 }
 
 
@@ -128,7 +128,7 @@ class Entry:
             )
         if isinstance(net, Dissipative) and tap not in CONJUGATE:
             raise ValueError(
-                f"Dissipative needs a force with a velocity on which it does work; '{tap}' is none. "
+                f"Dissipative needs a force with a velocity on which it does work; '{tap}' has none. "
                 f"It works for {', '.join(CONJUGATE)}."
             )
         if isinstance(net, Dissipative) and tap.startswith("contact.") and isinstance(self.over, Whole):

@@ -141,7 +141,7 @@ class _Wiring:
             )
         if order.index(tap) > order.index(self.tap):
             raise ValueError(
-                f"input '{name}' is computed later than '{self.entry.output}', so it cannot enter it; "
+                f"input '{name}' is computed later than '{self.entry.output}', so it cannot be read there; "
                 f"computed before are {', '.join(order[: order.index(self.tap)])}."
             )
 

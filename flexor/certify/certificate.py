@@ -208,8 +208,8 @@ def _certify_contact(
 def _judge(contact: str, mode: str, what: str, value: float, reference: float, doubt: float) -> Row:
     """Relative error, absolute below `FLOOR`.
 
-    The tolerance widens by the uncertainty of the differences, but never beyond 1e-4: a derivative
-    that cannot be judged does not pass.
+    The tolerance widens by the uncertainty of the differences, but never beyond 1e-4: a derivative that cannot be judged
+    does not pass.
     """
     scale = max(abs(reference), FLOOR)
     error = abs(value - reference) / scale

@@ -96,14 +96,14 @@ def _read_csv(path: Path, model: Model) -> tuple[np.ndarray | None, np.ndarray]:
 
 
 def _check_columns(path: Path, model: Model, names: list[str], actuators: list[str]) -> None:
-    robot, names = model.topology.name, ", ".join(actuators)
+    robot, listed = model.topology.name, ", ".join(actuators)
     missing = [a for a in actuators if a not in names]
     if missing:
-        raise ValueError(f"--controls: '{path.name}' lacks the actuator '{missing[0]}'; '{robot}' has {names}.")
+        raise ValueError(f"--controls: '{path.name}' lacks the actuator '{missing[0]}'; '{robot}' has {listed}.")
     odd = [n for n in names if n not in ("time", *actuators) and not n.startswith(("q.", "qd.", "tap."))]
     if odd:
         raise ValueError(
-            f"--controls: '{path.name}' has the column '{odd[0]}', which is not an actuator; '{robot}' has {names}."
+            f"--controls: '{path.name}' has the column '{odd[0]}', which is not an actuator; '{robot}' has {listed}."
         )
     twice = [n for n in names if names.count(n) > 1]
     if twice:

@@ -95,7 +95,8 @@ def read_config(path: Path) -> Config:
         raise ValueError(f"'{path.name}': all of its logs are held out; none is left for training.")
     return Config(
         path=path, robot=_robot(_typed(data, "robot", str), here), logs=logs, held_out_logs=held_out_logs,
-        held_out=0.0 if held_out_logs else float(share), free=_strings(data["free"], "free"), dt=float(_typed(data, "dt", float, 0.002)),
+        held_out=0.0 if held_out_logs else float(share), free=_strings(data["free"], "free"),
+        dt=float(_typed(data, "dt", float, 0.002)),
         contact=_contact(data)["name"], solver=_solver(data),
         floating=_typed(data, "floating", bool, False), ground=_typed(data, "ground", bool, False),
         ignore=_strings(data.get("ignore", []), "ignore"), mesh_vertices=_typed(data, "mesh_vertices", int, 32),

@@ -274,8 +274,8 @@ def check_excitation(logs: Sequence[Log], model: Model) -> None:
     if not any(map(_moves, logs)):
         names = f"'{logs[0].name}'" + (f" and {len(logs) - 1} more" if len(logs) > 1 else "")
         raise ValueError(
-            f"{names}: nothing moves, so nothing can be learnt about '{model.topology.name}'; record a motion with more
-            excitation."
+            f"{names}: nothing moves, so nothing can be learnt about '{model.topology.name}'; "
+            "record a motion with more excitation."
         )
 
 

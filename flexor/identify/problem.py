@@ -294,8 +294,8 @@ class Problem:
 
 def program(problem: Problem, f: Callable[..., Any], *fixed: Any, hasty: bool = False) -> Callable[..., Any]:
     """f(problem, *fixed, ...) compiled. Problems that differ only in their data share one program, so that the second log
-    of a robot, or the second start, costs no compilation. `hasty` switches
-    off XLA's optimisations, which shortens the compilation."""
+    of a robot, or the second start, costs no compilation. `hasty` switches off
+    XLA's optimisations, which shortens the compilation."""
     plain = type(problem) is Problem
     blank = problem.blank if plain else problem
     key = (f, fixed, blank.key() if plain else problem)

@@ -36,7 +36,7 @@ def test_entries_are_checked_when_they_are_added():
         ["joint.q"],
     )
     refuse(ValueError, "'joint.q' cannot be augmented: positions are moved by velocities", "joint.q", ["joint.qd"])
-    refuse(ValueError, "'link.velocity' cannot be augmented: it is there to be read", "link.velocity", ["joint.qd"])
+    refuse(ValueError, "'link.velocity' cannot be augmented: it is read-only", "link.velocity", ["joint.qd"])
     refuse(ValueError, "the network of 'joint.qd' needs at least one input", "joint.qd", [])
     refuse(TypeError, "must be a list of names, got the string 'joint.q'", "joint.qd", "joint.q")
     refuse(TypeError, r"`mode` of 'joint.qd' must be an object such as fx.Add\(\)", "joint.qd", ["joint.q"], mode="add")
@@ -64,7 +64,7 @@ def test_networks_are_checked_when_they_are_described():
 
 def test_guarantees_ask_for_outputs_that_can_hold_them():
     dissipative, conservative = fx.nets.Dissipative(), fx.nets.Conservative()
-    need = "needs a force with a velocity on which it does work; 'joint.acceleration' is none"
+    need = "needs a force with a velocity on which it does work; 'joint.acceleration' has none"
     refuse(ValueError, need, "joint.acceleration", ["joint.q"], dissipative)
     refuse(ValueError, "contacts come and go", "contact.normal_force", ["contact.depth"], dissipative)
     only = r"so 'joint.passive_force' needs mode=Add\(\), not Scale\(\)"
@@ -79,17 +79,17 @@ def test_guarantees_ask_for_outputs_that_can_hold_them():
     )
     refuse(
         ValueError,
-        "needs a force in the joints; 'contact.normal_force' is none",
+        "needs a joint force, which 'contact.normal_force' is not",
         "contact.normal_force",
         ["joint.q"],
         conservative,
     )
-    alone = "Conservative reads 'joint.q' alone, not 'joint.qd'"
+    alone = "Conservative reads only 'joint.q', not 'joint.qd'"
     refuse(ValueError, alone, "joint.passive_force", ["joint.q", "joint.qd"], conservative)
 
 
 def test_an_input_must_be_computed_before_its_output(pendulum):
-    later = r"input 'joint.acceleration' is computed later than 'joint.passive_force', so it cannot enter it; computed before are"
+    later = r"input 'joint.acceleration' is computed later than 'joint.passive_force', so it cannot be read there"
     with pytest.raises(ValueError, match=later):
         augmented(pendulum, "joint.passive_force", ["joint.q", "joint.acceleration"], MLP)
     with pytest.raises(
@@ -104,7 +104,7 @@ def test_an_input_must_be_computed_before_its_output(pendulum):
 
 def test_selections_must_hit_and_not_overlap(pendulum):
     with pytest.raises(
-        ValueError, match=r"'joint.qd\[elbw\]' selects nothing of 'double_pendulum'; 'joint.qd' has \w+, \w+\."
+        ValueError, match=r"'joint.qd\[elbw\]' matches nothing in 'double_pendulum'; 'joint.qd' has \w+, \w+\."
     ):
         augmented(pendulum, "joint.passive_force", ["joint.qd[elbw]"], MLP)
     blueprint = fx.Blueprint()
@@ -153,7 +153,7 @@ def test_mirrors_are_checked(biped, balls):
     refuse(
         r"has 'joint.passive_force\[hip_l\]' but not its mirror image 'hip_r'", output="joint.passive_force[hip_l]", **mirror
     )
-    refuse("works among 'joint.*' alone; 'link.velocity' is not of them", inputs=["link.velocity"], **mirror)
+    refuse("works only with 'joint.*', not with 'link.velocity'", inputs=["link.velocity"], **mirror)
     refuse(
         r"'joint.q\[root.x\]' belongs to neither, so leave it out",
         sim=balls,

@@ -83,7 +83,7 @@ def test_files_that_are_not_whole_say_so(biped, hybrid, saved, tmp_path):
     path = copied(saved, tmp_path)
     path.write_bytes(saved.read_bytes()[:-10])
     with pytest.raises(
-        ValueError, match=r"is not the file of weights that 'net.json' describes: truncated, changed or of another"
+        ValueError, match=r"is not the file of weights that 'net.json' describes: truncated, changed or from another"
     ):
         biped.augment(path)
     path = copied(saved, tmp_path)

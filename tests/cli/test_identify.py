@@ -165,7 +165,7 @@ def test_networks_from_the_configuration(folder):
         ("robot = [", "'arm.toml' is not TOML"),
         ('robot = "pendulum"\n', "'arm.toml' lacks the key 'logs'; it needs robot, logs, free"),
         (CONFIG.replace("runs/*.csv", "walks/*.csv"), "'logs' names 'walks/*.csv', but there is no such file in"),
-        (CONFIG.replace('["runs/c.csv"]', '["runs/*.csv"]'), "all of its logs are held out; none is left to learn from"),
+        (CONFIG.replace('["runs/c.csv"]', '["runs/*.csv"]'), "all of its logs are held out; none is left for training"),
         (CONFIG.replace('"none"', '"glue"'), "'contact' must be one of ncp, penalty, mixed, none, got 'glue'"),
         (CONFIG.replace('"none"', '{ name = "ncp", depth = 3 }'), "the solver 'ncp' has no option 'depth'; it has iterations"),
         (CONFIG + "units = { 'q.*' = 'gon' }\n", "the unit 'gon' of 'q.*' is unknown; there are rad, deg"),

@@ -47,13 +47,13 @@ def spoilt(row, column, value):
         (lambda: swing(SWING[:1], TIME[:1]), "`time` must be a list of at least two numbers"),
         (lambda: swing(SWING, 3.0), "`time` must be a list of at least two numbers"),
         (lambda: swing(time=TIME[::-1]), "times must increase from row to row; row 1 does not"),
-        (lambda: swing(time=np.where(np.arange(101) == 9, np.nan, TIME)), "times must increase from row to row; row 9 does
-        not"), (lambda: swing(columns=("q.hinge", "q.hinge")), "has a column twice: q.hinge"), (lambda:
-        swing(noise={"q.elbow": 1.0}), "noise is given for 'q.elbow', but the columns are q.hinge, qd.hinge"), (lambda:
-        swing(noise={"q.hinge": 0.0}), "the noise of 'q.hinge' must be positive, got 0.0"), (lambda:
-        swing(controls=np.zeros((50, 1))), "controls need a row for each of the 101 times (or 100), got (50, 1)"), (lambda:
-        swing(controls=np.full((100, 1), np.nan)), "the controls of row 0 are not finite"), (lambda: swing(start=([np.nan],
-        [0.0])), "its start is not finite"),
+        (lambda: swing(time=np.where(np.arange(101) == 9, np.nan, TIME)), "times must increase from row to row; row 9 does not"),
+        (lambda: swing(columns=("q.hinge", "q.hinge")), "has a column twice: q.hinge"),
+        (lambda: swing(noise={"q.elbow": 1.0}), "noise is given for 'q.elbow', but the columns are q.hinge, qd.hinge"),
+        (lambda: swing(noise={"q.hinge": 0.0}), "the noise of 'q.hinge' must be positive, got 0.0"),
+        (lambda: swing(controls=np.zeros((50, 1))), "controls need a row for each of the 101 times (or 100), got (50, 1)"),
+        (lambda: swing(controls=np.full((100, 1), np.nan)), "the controls of row 0 are not finite"),
+        (lambda: swing(start=([np.nan], [0.0])), "its start is not finite"),
     ],
 )  # fmt: skip
 def test_bad_logs_are_refused_in_a_sentence(call, text):
@@ -113,7 +113,7 @@ def test_unknown_columns(pendulum):
 @pytest.mark.parametrize("noise", [None, {"q.hinge": 0.01, "qd.hinge": 0.02}], ids=["still", "noise alone"])
 def test_no_excitation(pendulum, noise):
     jitter = 0.0 if noise is None else np.random.default_rng(0).normal(size=SWING.shape) * [0.01, 0.02]
-    with pytest.raises(ValueError, match="nothing moves, so nothing can be learnt about 'pendulum'; record a motion with more excitation"):
+    with pytest.raises(ValueError, match="nothing moves, so nothing can be learnt about 'pendulum'"):
         check_excitation([swing(np.full_like(SWING, 0.3) + jitter, noise=noise)], pendulum)
 
 

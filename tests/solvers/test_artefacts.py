@@ -56,9 +56,7 @@ def hybrid(net, dtype=jnp.float64):
         "joint.passive_force", inputs=["joint.q"], net=net, over=fx.Whole(), scales={"joint.passive_force": 0.3}
     )
     sim = sim.augment(blueprint)
-    return jax.tree.map(
-        lambda x: x + 0.1 if eqx.is_inexact_array(x) else x, sim
-    )  # networks whose output is not zero any more
+    return jax.tree.map(lambda x: x + 0.1 if eqx.is_inexact_array(x) else x, sim)  # networks that change something
 
 
 def assert_same(a, b):
