@@ -93,9 +93,9 @@ def test_recorded_quantities_are_what_they_mean(sim, start):
 
 def test_a_listener_that_adds_zero_changes_nothing(sim, start, step, nothing):
     plain = jax.jit(lambda s: sim.solver.step(sim.model, s, control(), sim.dt))(start)
-    heard = step(start, control(), nothing)
-    np.testing.assert_array_equal(heard.q, plain.q)
-    np.testing.assert_array_equal(heard.qd, plain.qd)
+    with_listener = step(start, control(), nothing)
+    np.testing.assert_array_equal(with_listener.q, plain.q)
+    np.testing.assert_array_equal(with_listener.qd, plain.qd)
 
 
 @pytest.mark.parametrize("name", FORCES)
@@ -133,25 +133,25 @@ def test_a_cached_program_does_not_hide_a_listener():
     sim = fx.Simulator(fx.load("pendulum"), fx.RigidSolver(contact=None))
     start = sim.reset([0.5])
     before, rolled = sim.step(start), sim.rollout(start, steps=2)
-    heard = []
+    tapped_names = []
 
     def note(name, value):
-        heard.append(name)
+        tapped_names.append(name)
         return value + 1 if name == "joint.applied_force" else value
 
     with listen(note):
         first = sim.step(start)
-        names = list(heard)
+        names = list(tapped_names)
         second = sim.step(start)
-        assert heard == 2 * names
+        assert tapped_names == 2 * names
         assert names
         run = sim.rollout(start, steps=2)
     assert float(first.qd[0]) == float(second.qd[0]) != float(before.qd[0])
     np.testing.assert_allclose(run.qd[1], first.qd, rtol=1e-14)
-    heard.clear()
+    tapped_names.clear()
     np.testing.assert_array_equal(sim.step(start).qd, before.qd)
     np.testing.assert_array_equal(sim.rollout(start, steps=2).qd, rolled.qd)
-    assert not heard
+    assert not tapped_names
 
 
 def test_listeners_nest_and_names_are_checked():
@@ -177,13 +177,13 @@ def test_listeners_nest_and_names_are_checked():
         tap("no such name", x)
     with listen(lambda name, value: value[:1]), pytest.raises(ValueError, match=r"tap 'joint.q' must keep its shape \(2,\)"):
         tap("joint.q", x)
-    out, heard = collect(lambda y: tap("joint.qd", 2 * y))(x + 3)
-    assert list(heard) == ["joint.qd"]
-    np.testing.assert_array_equal(out, heard["joint.qd"])
+    out, recorded_taps = collect(lambda y: tap("joint.qd", 2 * y))(x + 3)
+    assert list(recorded_taps) == ["joint.qd"]
+    np.testing.assert_array_equal(out, recorded_taps["joint.qd"])
 
 
-def test_nobody_listening_leaves_no_trace(sim, start):
-    """A silent program has fewer operations: none for what only listeners want."""
+def test_without_listeners_nothing_is_computed_for_them(sim, start):
+    """A program without listeners has fewer operations: none for what only listeners need."""
     quiet = jax.make_jaxpr(lambda s: sim.solver.step(sim.model, s, control(), sim.dt))(start)
-    heard = jax.make_jaxpr(lambda s: collect(sim.solver.step)(sim.model, s, control(), sim.dt)[0])(start)
-    assert len(quiet.eqns) < len(heard.eqns)
+    with_listener = jax.make_jaxpr(lambda s: collect(sim.solver.step)(sim.model, s, control(), sim.dt)[0])(start)
+    assert len(quiet.eqns) < len(with_listener.eqns)

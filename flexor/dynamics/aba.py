@@ -4,8 +4,8 @@ Joints with several degrees of freedom are eliminated one degree at a time, whic
 joint's block, without a matrix inverse: a six-dof joint is a chain of six one-dof joints with massless links between.
 
 The derivative is that of the equation it solves, M qdd + h = tau: dqdd = M^-1 (dtau - d(M qdd + h) at fixed qdd), by inverse
-dynamics differentiated and the same factorisation once more (Carpentier & Mansard 2018). That is less work than to differentiate
-the algorithm, and the accelerations are all that reverse mode needs to keep of it.
+dynamics differentiated and the same factorisation once more (Carpentier & Mansard 2018). That is less work than
+differentiating the algorithm, and reverse mode has to keep only the accelerations.
 """
 
 from functools import partial
@@ -50,7 +50,7 @@ def aba(
 def _aba(
     model: Model, kin: Kinematics, qd: Array | None, tau: Array, wrench: Array | None, extra_inertia: Array | None
 ) -> Float[Array, " nv"]:
-    """As `aba`; without qd M^-1 tau: at rest, weightless."""
+    """As `aba`; if qd is None, M^-1 tau: at rest and without gravity."""
     t, dofs = model.topology, model.topology.dofs
     inertia = node_inertias(model, kin)
     carried = np.flatnonzero(dofs.owner >= 0)
@@ -100,12 +100,12 @@ def _aba_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tuple[Array
     moves = jax.tree.leaves(tangents)
     moving = [k for k, dx in enumerate(moves) if not isinstance(dx, SymbolicZero)]
 
-    def lack(*xs: Array) -> Array:
-        """What the forces lack for the accelerations qdd, as a function of what moves."""
-        known = dict(zip(moving, xs, strict=True))
-        model, kin, qd, tau, wrench, extra = jax.tree.unflatten(tree, [known.get(k, x) for k, x in enumerate(given)])
+    def residual(*xs: Array) -> Array:
+        """tau - M qdd - h, at fixed qdd, as a function of the inputs that have tangents."""
+        inputs = dict(zip(moving, xs, strict=True))
+        model, kin, qd, tau, wrench, extra = jax.tree.unflatten(tree, [inputs.get(k, x) for k, x in enumerate(given)])
         needed = rnea(model, kin, qd, qdd, wrench)
         return tau - needed if extra is None else tau - needed - extra * qdd
 
-    _, lacking = jax.jvp(lack, tuple(given[k] for k in moving), tuple(moves[k] for k in moving))
+    _, lacking = jax.jvp(residual, tuple(given[k] for k in moving), tuple(moves[k] for k in moving))
     return qdd, _aba(model, kin, None, lacking, None, extra_inertia)

@@ -14,7 +14,7 @@ from flexor.spatial import take
 
 
 def no_activation(model: Model) -> Float[Array, " na"] | None:
-    """The activations with which a state starts: zero; None where no actuator has any."""
+    """The initial activations, zero; None if no actuator has one."""
     return jnp.zeros(model.topology.na, model.dtype) if model.topology.na else None
 
 

@@ -21,7 +21,7 @@ def actuator_force(
     """Generalised force of the actuators at inputs u: gear clip(gain clip(u) + bias . (1, length, velocity)).
 
     In joints with `actuated_gravcomp` the gravity compensation is part of it. Of an actuator with an activation, u is that
-    activation. `kin` is the kinematics at q, if it is known.
+    activation. `kin` is the kinematics at q, if already computed.
     """
     t = model.topology
     total = pushed(model, q, qd, u, kin)
@@ -37,8 +37,8 @@ def actuator_force(
 def passive_force(
     model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"], kin: Kinematics | None = None
 ) -> Float[Array, " nv"]:
-    """-k (q - rest) - d qd of every joint, J^T f of the tendons' forces, and the gravity compensation that is none of the
-    actuators'. `kin` are the kinematics at q, if they are there."""
+    """-k (q - rest) - d qd of every joint, J^T f of the tendons' forces, and the gravity compensation that the actuators do
+    not provide. `kin` is the kinematics at q, if already computed."""
     t = model.topology
     joint = t.dof_joint
     force = -take(model.joints.stiffness, joint) * spring_stretch(model, q) - take(model.joints.damping, joint) * qd

@@ -43,7 +43,7 @@ def _conjugate(quat: Float[Array, "n 4"]) -> Float[Array, "n 4"]:
 
 
 def rate_of(model: Model, q: Float[Array, " nq"], dq: Float[Array, " nq"]) -> Float[Array, " nv"]:
-    """The velocity qd with which q changes by dq; the change of a quaternion's length is not seen."""
+    """The velocity qd with which q changes by dq; the change of a quaternion's length is ignored."""
     plain, quats, plain_v, turns = coordinate_rows(model)
     rate = take(dq, plain)
     if not len(quats):

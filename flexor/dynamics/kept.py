@@ -1,4 +1,4 @@
-"""What reverse mode keeps of a step, rather than solve for it again: accelerations and impulses; all else is recomputed."""
+"""What reverse mode keeps of a step instead of solving for it again: accelerations and impulses; the rest is recomputed."""
 
 from typing import Any
 
@@ -15,5 +15,5 @@ def kept(x: Array) -> Array:
 
 
 def keep_solutions() -> Any:
-    """The policy of `jax.checkpoint` that keeps what is marked and nothing else."""
+    """The policy of `jax.checkpoint` that keeps only what is marked."""
     return jax.checkpoint_policies.save_only_these_names(_NAME)

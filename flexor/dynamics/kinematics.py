@@ -73,8 +73,8 @@ def _kinematics_jvp(primals: tuple[Any, ...], tangents: tuple[Any, ...]) -> tupl
     if moving:
 
         def by_geometry(*xs: Array) -> Kinematics:
-            known = dict(zip(moving, xs, strict=True))
-            leaves = [known.get(k, x) for k, x in enumerate(given)]
+            inputs = dict(zip(moving, xs, strict=True))
+            leaves = [inputs.get(k, x) for k, x in enumerate(given)]
             return _kinematics.fun(eqx.tree_at(_geometry, model, jax.tree.unflatten(tree, leaves)), q)
 
         parts.append(jax.jvp(by_geometry, tuple(given[k] for k in moving), tuple(moves[k] for k in moving))[1])
@@ -147,7 +147,7 @@ def _joint_transforms(model: Model, q: Array) -> tuple[Array, Array]:
 
 
 def unit_axes(model: Model) -> Float[Array, "njoint 3"]:
-    """Axes of the joints at unit length, so that a gradient step on an axis turns it and does nothing else."""
+    """Axes of the joints at unit length, so that a gradient step on an axis only turns it."""
     axis = model.joints.axis
     hinged = np.array([j.kind in ("hinge", "slide") for j in model.topology.joints], dtype=bool)[:, None]
     return axis / jnp.where(hinged, jnp.linalg.norm(jnp.where(hinged, axis, 1.0), axis=-1, keepdims=True), 1.0)

@@ -1,5 +1,5 @@
 """Inertias of the nodes, and momenta by them. What is joined rigidly is one mass: bodies without joints count at the node that
-carries them, where they only cost something if their parameters move."""
+carries them, where they cost nothing unless their parameters are differentiated."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -46,7 +46,8 @@ def _node_masses(model: Model, kin: Kinematics) -> tuple[Array, Array, Array]:
 
 
 def _joined(model: Model) -> tuple[Array, Array, Array]:
-    """Mass, centre of mass and rotational inertia about it of each node, in its axes; nothing at nodes that another one carries.
+    """Mass, centre of mass and rotational inertia about it of each node, in its axes; zero at nodes that another one
+    carries.
 
     Of several bodies m = sum m_i, c = sum m_i c_i / m, I = sum R_i I_i R_i^T + m_i (d_i^2 - d_i d_i^T) with d_i = c_i - c.
     """

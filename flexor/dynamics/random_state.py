@@ -1,4 +1,4 @@
-"""`random_state`: a robot thrown into any configuration."""
+"""`random_state`: a random configuration and velocity."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ def random_state(
     Hinges and slides are uniform within their limits. Without limits, hinges are uniform within +- `angle` of the reference
     configuration (rad), slides and free bodies within +- `distance` of it (m). Orientations of ball and free joints are uniform
     over all rotations. Velocities are normal with the standard deviation `velocity` (rad/s and m/s): a number, or one for each
-    degree of freedom. Bodies may overlap: contact is not looked at.
+    degree of freedom. Bodies may overlap: contact is not checked.
     """
     for_place, for_turn, for_speed = jax.random.split(key, 3)
     scalars, quats, _, _ = coordinate_rows(model)

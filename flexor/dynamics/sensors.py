@@ -72,7 +72,7 @@ def read_sensors(
 
 
 def find_sensor(model: Model, name: str) -> Sensor:
-    """The sensor of this name; raises about one that flexor does not have, and says why."""
+    """The sensor of this name; raises for one that is unknown or not supported, and says why."""
     t = model.topology
     for sensor in t.sensors:
         if sensor.name == name:
@@ -80,8 +80,8 @@ def find_sensor(model: Model, name: str) -> Sensor:
     refused = dict(t.refused_sensors)
     if name in refused:
         raise ValueError(f"sensor '{name}' of '{t.name}' {refused[name]}.")
-    known = ", ".join(repr(s.name) for s in t.sensors[:20]) or "none"
-    raise KeyError(f"'{t.name}' has no sensor named '{name}'; it has {known}.")
+    listed = ", ".join(repr(s.name) for s in t.sensors[:20]) or "none"
+    raise KeyError(f"'{t.name}' has no sensor named '{name}'; it has {listed}.")
 
 
 def _value(now: Moment, sensor: Sensor) -> Array:

@@ -1,6 +1,6 @@
 """Tendons: lengths L(q), their Jacobian, and the inertia that an armature gives them.
 
-A fixed tendon has the length sum of c_j q_j over hinges and slides, which is no length in space: a coupling by a cable, a
+A fixed tendon has the length sum of c_j q_j over hinges and slides, which is not a length in space: a coupling by a cable, a
 differential, a finger's transmission. A spatial tendon runs from site to site, straight or past spheres and cylinders
 (`wrapping.py`); behind a pulley its length counts divided by the divisor. Where it leaves a body it pulls along its direction n:
 dL/dt is the sum of n . v over all points x at which it begins, ends or touches, v the velocity of the body there.

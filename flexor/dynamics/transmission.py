@@ -48,7 +48,7 @@ def transmission(model: Model, kin: Kinematics, q: Float[Array, " nq"]) -> tuple
 
 
 def kind_of(t: Topology, a: Actuator) -> str:
-    """The law of an actuator's transmission."""
+    """The kind of an actuator's transmission."""
     if a.slider is not None:
         return "crank"
     if a.site is not None:

@@ -153,12 +153,12 @@ def _inside(d0: Array, d1: Array, radius: Array) -> _Circle:
             total, rate = total + sign * s / apart, rate + (c - (s / apart) ** 2) / apart
         return total, rate
 
-    known = jax.lax.stop_gradient((l0, l1, between, radius))
+    fixed = jax.lax.stop_gradient((l0, l1, between, radius))
 
     def halve(_: int, ends: tuple[Array, Array]) -> tuple[Array, Array]:
         low, high = ends
         middle = (low + high) / 2
-        early = slope(middle, *known)[0] < 0
+        early = slope(middle, *fixed)[0] < 0
         return jnp.where(early, middle, low), jnp.where(early, high, middle)
 
     def newton(angle: Array, data: tuple[Array, ...]) -> Array:
@@ -167,7 +167,7 @@ def _inside(d0: Array, d1: Array, radius: Array) -> _Circle:
 
     start = jax.lax.stop_gradient((jnp.maximum(between - seen(l1), 0.0), jnp.minimum(between, seen(l0))))
     low, high = jax.lax.fori_loop(0, BISECTIONS, halve, start)
-    angle = jax.lax.fori_loop(0, NEWTON_STEPS, lambda _, a: jnp.clip(newton(a, known), low, high), (low + high) / 2)
+    angle = jax.lax.fori_loop(0, NEWTON_STEPS, lambda _, a: jnp.clip(newton(a, fixed), low, high), (low + high) / 2)
     for _ in range(2):  # twice: then second derivatives are right, too
         angle = newton(angle, (l0, l1, between, radius))
     ahead = _unit(d0)

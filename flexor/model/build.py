@@ -174,7 +174,7 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
 
 
 def _check_tree(d: Description) -> None:
-    """Raises for masses that are no masses, and for joints that move nothing."""
+    """Raises for invalid masses and inertias, and for joints that move no mass."""
     for b in d.bodies:
         if not (np.isfinite(b.mass) and b.mass >= 0):
             d.fail(f"body '{b.name}' has mass {b.mass} kg; a mass must be finite and not negative")
@@ -187,7 +187,7 @@ def _check_tree(d: Description) -> None:
 
 
 def _check_constraints(d: Description) -> None:
-    """Raises for equalities, loops and tendons that make no sense."""
+    """Raises for invalid equalities, loops and tendons."""
     for e in d.equalities:
         check_equality(d, e)
     for x in d.loops:
@@ -197,7 +197,7 @@ def _check_constraints(d: Description) -> None:
 
 
 def _leave_out(d: Description) -> None:
-    """Takes away the limits and the dry friction of all joints and tendons where these are ignored."""
+    """Removes the limits and the dry friction of all joints and tendons if these are ignored."""
     rows: tuple[JointSpec | TendonSpec, ...] = (*d.joints, *d.tendons)
     for j in rows:
         j.range = None if "limit" in d.ignore else j.range
@@ -292,7 +292,8 @@ def _checked_pairs(d: Description, pairs: list[PairSpec]) -> list[PairSpec]:
 
 
 def _resolved_geoms(d: Description, pairs: list[PairSpec]) -> list[GeomSpec]:
-    """The geoms of the model, meshes with the corners of their hulls; without meshes in no pair and what is no shape."""
+    """The geoms of the model, meshes with the corners of their hulls; without meshes that are in no pair, and without geoms
+    that are not shapes."""
     used = {p.a for p in pairs} | {p.b for p in pairs}
     kept = [g for g in d.geoms if g.shape in SHAPES and (g.shape != "mesh" or g.name in used)]
     reduced = [g.name for g in kept if g.shape == "mesh" and not g.exact and _resolve_mesh(d, g)]

@@ -18,7 +18,7 @@ MUSCLE_FIELDS = (
 
 
 def actuator_topology(d: Description) -> tuple[Actuator, ...]:
-    """The static part of all actuators; raises about targets that do not exist."""
+    """The static part of all actuators; raises for targets that do not exist."""
     index = {
         "joint": {j.name: i for i, j in enumerate(d.joints)},
         "site": {s.name: i for i, s in enumerate(d.sites)},

@@ -12,7 +12,7 @@ FIELDS = {"stiffness": (), "damping": (), "impedance": (5,), "response": (), "ro
 
 
 def drop_compliances(d: Description, pairs: list[PairSpec]) -> None:
-    """Takes them away where they are ignored, and where there is no limit."""
+    """Removes compliances that are ignored, and those of limits that do not exist."""
     everything: tuple[Any, ...] = (*pairs, *d.joints, *d.tendons, *d.equalities, *d.loops)
     for x in everything:
         if "solref" in d.ignore or getattr(x, "range", x) is None:

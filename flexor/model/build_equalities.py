@@ -24,7 +24,8 @@ def loop_topology(d: Description) -> tuple[Loop, ...]:
 
 
 def check_equality(d: Description, e: EqualitySpec) -> None:
-    """Raises about an equality of what does not exist, of joints that are no hinges or slides, or of one and the same."""
+    """Raises for an equality between elements that do not exist, joints other than hinges and slides, or an element and
+    itself."""
     rows = [j.name for j in d.joints] if e.kind == "joint" else [t.name for t in d.tendons]
     kinds, where = {j.name: j.kind for j in d.joints}, f"equality '{e.name}'"
     for name in [e.first] if e.second is None else [e.first, e.second]:
@@ -39,7 +40,7 @@ def check_equality(d: Description, e: EqualitySpec) -> None:
 
 
 def check_loop(d: Description, x: LoopSpec) -> None:
-    """Raises about a loop of bodies that do not exist or are one and the same, or with numbers that are none."""
+    """Raises for a loop between bodies that do not exist, or a body and itself, or with numbers that are not finite."""
     bodies = {b.name for b in d.bodies}
     for name in (x.first, x.second):
         if name not in bodies:

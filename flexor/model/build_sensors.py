@@ -1,4 +1,4 @@
-"""Sensors of a description: what they are fixed to, and the frames that are none of a body's or site's."""
+"""Sensors of a description: what they are fixed to, and the frames that belong neither to a body nor to a site."""
 
 import numpy as np
 

@@ -36,7 +36,7 @@ def tendon_topology(d: Description, index: Mapping[str, Mapping[str, int]]) -> t
 
 
 def check_tendon(d: Description, t: TendonSpec) -> None:
-    """Raises about a path that is neither a sum over hinges and slides nor a way from site to site."""
+    """Raises for a path that is neither a sum over hinges and slides nor a route from site to site."""
     kinds, steps = {j.name: j.kind for j in d.joints}, [w.kind for w in t.path]
     if not steps:
         d.fail(f"tendon '{t.name}' has an empty path")

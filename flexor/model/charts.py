@@ -53,7 +53,7 @@ class Chart:
     """Whether each number of the value grows with its own z and with no other."""
     bounded: bool = False
     positive: bool = False
-    """Whether it is flat towards zero and a straight line towards large values."""
+    """Whether the value is always positive: flat towards zero, linear for large z."""
     linear: bool = False
     unit: np.ndarray | float = 1.0
     """What counts as one hundred per cent of each number of the value."""
@@ -128,8 +128,8 @@ LAWS = {f.__name__.removeprefix("_"): f for f in (_straight, _turned, _tilted, _
 def _positive(name: str, x: np.ndarray, typical: float) -> Chart:
     if np.any(x < 0):
         raise ValueError(f"'{name}' starts at {x}, but it cannot be negative.")
-    size = np.where(x > 0, np.maximum(x, SMALLEST * typical), typical)  # what starts at zero says nothing of its size
-    share = np.where(x > 0, x / size, SMALLEST)  # zero itself has no place in the chart
+    size = np.where(x > 0, np.maximum(x, SMALLEST * typical), typical)  # a start at zero does not give the size
+    share = np.where(x > 0, x / size, SMALLEST)  # the chart does not contain zero itself
     start = np.log(np.expm1(share)).ravel()
     return Chart(name, x.size, start, size * share, _grown, (size,), True, positive=True, unit=size.ravel())
 
@@ -154,7 +154,7 @@ def _inertia(name: str, six: Any) -> Chart:
     S = np.trace(I) / 2 * np.eye(3) - I
     w, V = np.linalg.eigh(S)
     if not w[-1] > 0:
-        raise ValueError(f"'{name}' is {six}, which no body can have; it cannot be free from there.")
+        raise ValueError(f"'{name}' is {six}, which no body can have, so it cannot be free.")
     S = V @ np.diag(np.maximum(w, SMALLEST**2 * w[-1])) @ V.T
     size = np.sqrt(np.trace(S))
     L = np.linalg.cholesky(S) / size
@@ -205,12 +205,12 @@ class Coordinates:
         return self._with(model, [c.first for c in self.charts])
 
     def _with(self, model: Model, given: Sequence[np.ndarray]) -> Model:
-        known: dict[str, Any] = parameters(jax.device_get(model))
+        values_now: dict[str, Any] = parameters(jax.device_get(model))
         values: dict[str, Any] = {}
         for chart, value in zip(self.charts, given, strict=True):
             base, part = _component(chart.name)
             if base not in self.extra:
-                old = values.get(base, known[base])
+                old = values.get(base, values_now[base])
                 values[base] = value if part is None else np.where(np.arange(old.size) == part, value, old)
         return replace(model, values)
 
@@ -262,27 +262,27 @@ def coordinates(
     `bounds` maps patterns to (low, high). `extra` are numbers of the user's own; a pattern may match them too.
     """
     bounds, own = dict(bounds or {}), {k: np.asarray(v, float) for k, v in (extra or {}).items()}
-    known: dict[str, Any] = parameters(jax.device_get(model))  # by numpy, which compiles nothing
-    taken = [name for name in own if name in known]
+    values: dict[str, Any] = parameters(jax.device_get(model))  # by numpy, which compiles nothing
+    taken = [name for name in own if name in values]
     if taken:
         raise ValueError(
             f"`extra` names '{taken[0]}', which is a parameter of '{model.topology.name}': choose another name."
         )
-    known = {**own, **known}
+    values = {**own, **values}
     charts: dict[str, Chart] = {}
     for pattern in free:
         whole, part = _component(pattern)
-        hits = [name for name in known if fnmatchcase(name, whole) and not name.startswith("body.world.")]
+        hits = [name for name in values if fnmatchcase(name, whole) and not name.startswith("body.world.")]
         if not hits:
             raise KeyError(f"no parameter of '{model.topology.name}' matches '{pattern}'; `parameters(model)` lists them.")
         for name in hits:
-            x = np.asarray(known[name])
+            x = np.asarray(values[name])
             label, x = (name, x) if part is None else (f"{name}[{part}]", _part(name, x, part))
             charts[label] = chart(label, x, _bounds_of(label, bounds))
     names = list(charts)
     for name in names:
         if "[" in name and name.split("[")[0] in names:
-            raise ValueError(f"'{name}' is free twice: alone and with the whole of '{name.split('[')[0]}'.")
+            raise ValueError(f"'{name}' is free twice: by itself and as part of '{name.split('[')[0]}'.")
     for pattern in bounds:
         if not any(_matches(name, pattern) for name in names):
             raise KeyError(f"the bounds for '{pattern}' match none of the free parameters.")

@@ -8,7 +8,7 @@ of a step is that of an exact delay, whatever part of a step it is. u_d is conti
 the slope (u[k - n - 1] - u[k - n]) / dt: minus the rate of the input at that time.
 
 Before the first step all inputs were zero, as in MuJoCo. MuJoCo leaves the present input out, so that its shortest delay is one
-step; here every delay down to zero acts as it says.
+step; here any delay down to zero is exact.
 
 A state keeps as many past inputs as the topology's `samples`, so the longest delay is `samples` steps.
 """

@@ -45,11 +45,11 @@ IGNORABLE = PAIR_KINDS | {
 
 
 class DescriptionError(ValueError):
-    """A robot description that cannot become a `Model`; the sentence names the element and the file."""
+    """A robot description that cannot be loaded; the message names the element and the file."""
 
 
 class ModelWarning(UserWarning):
-    """Something doubtful in a robot description that was opened all the same."""
+    """Something doubtful in a robot description that was loaded anyway."""
 
 
 SOLREF, SOLIMP = (0.02, 1.0), (0.9, 0.95, 0.001, 0.5, 2.0)
@@ -343,16 +343,16 @@ class Description:
     allow_massless: bool = False
 
     def refuse(self, kind: str, what: str) -> None:
-        """Raises about an element of a kind that is not ignored; `what` says which and why."""
+        """Raises for an element, unless its kind is ignored; `what` says which and why."""
         if kind not in self.ignore:
             raise DescriptionError(f'{self.source}: {what}; pass ignore=["{kind}"] to leave it out.')
 
     def fail(self, what: str) -> NoReturn:
-        """Raises about an element that cannot be left out."""
+        """Raises for an element that cannot be left out."""
         raise DescriptionError(f"{self.source}: {what}.")
 
     def warn(self, what: str) -> None:
-        """Warns about something doubtful that is opened all the same."""
+        """Warns about something doubtful that is loaded anyway."""
         warnings.warn(f"{self.source}: {what}.", ModelWarning, stacklevel=2)
 
 

@@ -37,7 +37,7 @@ FLUID_PREFIX = PREFIX + "fluid."
 
 
 def structure_keys(model: Model) -> dict[str, np.ndarray]:
-    """The keys that carry a model's dry friction, tendons' inertia and meshes, which no reader could guess."""
+    """The keys that carry a model's dry friction, tendons' inertia and meshes, which a reader could not infer."""
     keys = {}
     for joint, loss in zip(model.topology.joints, np.asarray(model.joints.frictionloss), strict=True):
         if joint.dry_friction and not loss > 0:
@@ -174,12 +174,12 @@ def _count(element: ET.Element, key: str, d: Description) -> int:
     return int(text)
 
 
-def _attribute(element: ET.Element, key: str, known: Container[str] | None, d: Description) -> str:
-    """An attribute that must be there and, if it refers to something, be among the known names."""
+def _attribute(element: ET.Element, key: str, names: Container[str] | None, d: Description) -> str:
+    """An attribute that must be there and, if it refers to something, be among `names`."""
     value = element.get(key)
     if value is None:
         d.fail(f"<flexor>: a <{element.tag}> has no {key}")
-    if known is not None and value not in known:
+    if names is not None and value not in names:
         d.fail(f"<flexor>: {key}='{value}' of <{element.tag} name='{element.get('name', '')}'> does not exist")
     return value
 

@@ -40,7 +40,7 @@ def reduce_corners(corners: np.ndarray, count: int) -> np.ndarray:
 
 
 def as_prism(corners: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray] | None:
-    """Position, rotation matrix and vertices of the frame in which the hull is a prism along z; None if it is none.
+    """Position, rotation matrix and vertices of the frame in which the hull is a prism along z; None if it is not a prism.
 
     Of several axes (a box has three) the one nearest to the direction `z` is taken. The vertices are the outline, counter-
     clockwise, at the lower z, then the same outline at the upper z (see `Geom.outline`).

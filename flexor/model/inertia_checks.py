@@ -1,4 +1,4 @@
-"""Doubtful inertias: opened, since real files have them, but never in silence."""
+"""Doubtful inertias: loaded, since real files have them, but always with a warning."""
 
 import numpy as np
 

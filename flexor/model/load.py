@@ -30,7 +30,7 @@ def load(
 
     `x` is the path or text of a URDF or MJCF file, an `MjSpec` or an `MjModel`. `floating` puts a free joint under the root
     body, `ground` adds the plane z = 0. What flexor does not have raises, unless its kind is in `ignore` and it is left out.
-    `self_collision` keeps the pairs of two moving bodies; by default URDFs have none and MJCF says by itself. URDF meshes of
+    `self_collision` keeps the pairs of two moving bodies; by default URDFs have none and MJCF files decide. URDF meshes of
     the form package://name/file are looked for in `package_dirs` too; one that is not found raises, or, with missing="skip",
     its shape is left out and a warning lists it. Hulls of meshes keep `mesh_vertices` corners.
     """

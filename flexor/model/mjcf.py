@@ -68,7 +68,7 @@ def read_mjcf(
     moving = [names["key"][k] for k in range(m.nkey) if np.any(m.key_qvel[k])]
     if moving:
         d.warn(
-            f"keyframe '{moving[0]}' has velocities, but flexor keeps the coordinates of keyframes alone; give the velocities to "
+            f"keyframe '{moving[0]}' has velocities, but flexor keeps only the coordinates of keyframes; give the velocities to "
             "`sim.reset(name, qd)`"
         )
     _warn_of_keyframe_poses(m, d, names)

@@ -1,4 +1,4 @@
-"""Reads the actuators of an `MjModel`; what is none of flexor's is refused by name.
+"""Reads the actuators of an `MjModel`; unsupported ones are refused by name.
 
 Damping and armature that an actuator gives to its joint or tendon become that one's own, times the gear squared. A DC motor
 without states is a motor whose force falls with its speed. What a disabled actuator would do is left out.
@@ -37,7 +37,7 @@ def reflected(m: mujoco.MjModel, target: int, d: Description, *, tendon: bool = 
 
 
 def _refused(m: mujoco.MjModel, a: int, d: Description, names: Names) -> bool:
-    """Whether actuator `a` is to be dropped; raises when it is none of flexor's and actuators are not ignored."""
+    """Whether actuator `a` is to be dropped; raises if it is not supported and actuators are not ignored."""
     reason = _foreign(m, a, d)
     if reason is None:
         return False
@@ -68,8 +68,8 @@ def _foreign_transmission(m: mujoco.MjModel, a: int, d: Description) -> str | No
     if np.any(m.actuator_dampingpoly[a]):
         return "has non-linear damping of its own"
     if kind not in (int(TRANSMISSION.mjTRN_JOINT), int(TRANSMISSION.mjTRN_JOINTINPARENT)):
-        known = (TRANSMISSION.mjTRN_TENDON, TRANSMISSION.mjTRN_SITE, TRANSMISSION.mjTRN_SLIDERCRANK)
-        return None if TRANSMISSION(kind) in known else f"acts on a {_name(TRANSMISSION(kind))}"
+        supported = (TRANSMISSION.mjTRN_TENDON, TRANSMISSION.mjTRN_SITE, TRANSMISSION.mjTRN_SLIDERCRANK)
+        return None if TRANSMISSION(kind) in supported else f"acts on a {_name(TRANSMISSION(kind))}"
     added = m.actuator_damping[a] or m.actuator_armature[a]
     if added and int(m.jnt_type[m.actuator_trnid[a, 0]]) < int(mujoco.mjtJoint.mjJNT_SLIDE):
         return "has damping or armature of its own on a ball or free joint; write them at the joint"

@@ -40,7 +40,7 @@ def _polynomial(m: mujoco.MjModel, e: int, kind: str, names: Names) -> EqualityS
 
 
 def _loop(m: mujoco.MjModel, e: int, names: Names) -> LoopSpec:
-    """Sites are taken as the points of their bodies that they are: the anchors and the relative rotation say the same."""
+    """Sites become points of their bodies: the anchors and the relative rotation are equivalent."""
     weld = int(m.eq_type[e]) == int(mujoco.mjtEq.mjEQ_WELD)
     first, second, data = int(m.eq_obj1id[e]), int(m.eq_obj2id[e]), m.eq_data[e]
     if int(m.eq_objtype[e]) == int(mujoco.mjtObj.mjOBJ_SITE):

@@ -1,6 +1,6 @@
-"""What a MuJoCo model may hold that changes the motion and that flexor does not have: each is refused by name.
+"""Elements of a MuJoCo model that change the motion and that flexor does not support: each is refused by name.
 
-The list was made by going through all fields of MuJoCo 4.0's `mjModel`. Left aside on purpose: rendering, sensors, sites,
+The list was made by going through all fields of MuJoCo 4.0's `mjModel`. Ignored on purpose: rendering, sensors, sites,
 skins, user data, statistics, contact gaps (buffers of the detection only), and the settings of MuJoCo's solver, constraints
 and integrator.
 """
@@ -26,7 +26,8 @@ def disabled(m: mujoco.MjModel, *flags: str) -> bool:
 
 
 def refuse_unknown_physics(m: mujoco.MjModel, d: Description, names: Names) -> None:
-    """Raises about the first element that changes the motion, is not ignored, and is not an actuator (see `mjcf_actuators`)."""
+    """Raises for the first element that changes the motion, is not ignored, and is not an actuator (see
+    `mjcf_actuators`)."""
     _refuse_options(m, d)
     _refuse_bodies(m, d, names)
     _refuse_joints(m, d, names)

@@ -1,5 +1,5 @@
-"""Reads the sensors of an `MjModel`. A sensor changes no motion, so one that flexor does not have is no obstacle: it is noted
-with its reason, and refused by name when somebody asks for it."""
+"""Reads the sensors of an `MjModel`. A sensor changes no motion, so an unsupported one does not prevent loading: it is
+stored with the reason, and refused by name when it is recorded."""
 
 import mujoco
 import numpy as np
@@ -39,18 +39,20 @@ def _sensor(m: mujoco.MjModel, i: int, name: str, kind: str, names: Names, d: De
     if kind in _ON_JOINT:
         return SensorSpec(name, _ON_JOINT[kind], target=names["joint"][target], cutoff=cutoff)
     if kind in _ON_TENDON:
-        known = names["tendon"][target] in [t.name for t in d.tendons]
+        is_read = names["tendon"][target] in [t.name for t in d.tendons]
         return (
-            SensorSpec(name, _ON_TENDON[kind], target=names["tendon"][target], cutoff=cutoff) if known else "is on no tendon"
+            SensorSpec(name, _ON_TENDON[kind], target=names["tendon"][target], cutoff=cutoff)
+            if is_read
+            else "is on a tendon that was left out"
         )
     if kind in _ON_ACTUATOR:
-        known = names["actuator"][target] in [a.name for a in d.actuators]
+        is_read = names["actuator"][target] in [a.name for a in d.actuators]
         spec = SensorSpec(name, _ON_ACTUATOR[kind], target=names["actuator"][target], cutoff=cutoff)
-        return spec if known else "is on an actuator that was left out"
+        return spec if is_read else "is on an actuator that was left out"
     if kind == "CLOCK":
         return SensorSpec(name, "clock", cutoff=cutoff)
     if kind.lower() not in _ON_FRAME:
-        return f"measures {kind.lower()}, which flexor has not"
+        return f"measures {kind.lower()}, which flexor does not support"
     frame = _frame(m, int(m.sensor_objtype[i]), target, names)
     reference = _frame(m, int(m.sensor_reftype[i]), int(m.sensor_refid[i]), names) if m.sensor_refid[i] >= 0 else None
     for part in (frame, reference):

@@ -13,7 +13,7 @@ from flexor.model.model import Control, Model
 
 
 def with_mocap(model: Model, control: Control) -> Model:
-    """The model with its mocap bodies where the control has them; the model itself where it says nothing of them."""
+    """The model with its mocap bodies where the control has them; the model itself if the control has no mocap poses."""
     rows = np.array(model.topology.mocap, dtype=int)
     if not len(rows):
         return model

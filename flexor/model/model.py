@@ -332,8 +332,8 @@ class Model(Pytree):
 def _index(names: Any, name: str, what: str, robot: str) -> int:
     names = list(names)
     if name not in names:
-        known = ", ".join(repr(n) for n in names[:20]) + (", …" if len(names) > 20 else "")
-        raise KeyError(f"'{robot}' has no {what} named '{name}'; it has {known or 'none'}.")
+        listed = ", ".join(repr(n) for n in names[:20]) + (", …" if len(names) > 20 else "")
+        raise KeyError(f"'{robot}' has no {what} named '{name}'; it has {listed or 'none'}.")
     return names.index(name)
 
 

@@ -87,7 +87,7 @@ def _in_order(pair: PairSpec, geom: dict[str, GeomSpec]) -> PairSpec:
 
 
 def _supported(d: Description, a: GeomSpec, b: GeomSpec) -> bool:
-    """Whether the pair is kept; raises about a shape that no detector handles and that is not ignored."""
+    """Whether the pair is kept; raises for a shape that no detector handles and that is not ignored."""
     for g in (a, b):
         if g.shape not in SHAPES:
             d.refuse(g.shape, f"geom '{g.name}' is {_article(g.shape)}, which flexor cannot collide")

@@ -85,7 +85,7 @@ def _leaf(group: str, field: str) -> Callable[[Model], Array]:
 
 
 def _with(table: Array, new: Mapping[int, Array | np.ndarray]) -> Array:
-    """A table with other rows. What is known is put together by numpy: every operation of JAX's would be compiled first."""
+    """A table with other rows. Concrete values are put together by numpy: JAX would compile every operation."""
     rows, shape = np.array(list(new)), table.shape[1:]
     if any(_traced(x) for x in (table, *new.values())):
         return table.at[rows].set(jnp.stack([jnp.broadcast_to(x, shape) for x in new.values()]))
@@ -101,7 +101,7 @@ def _traced(x: Any) -> bool:
 def _check_value(name: str, field: str, value: Array | np.ndarray) -> None:
     if _traced(value):
         return
-    numbers = np.asarray(value)  # numpy's own functions, since JAX's would be traced under jit even for known numbers
+    numbers = np.asarray(value)  # numpy's own functions, since JAX's would be traced under jit even for concrete numbers
     if np.isnan(numbers).any():
         raise ValueError(f"'{name}' is not a number.")
     if field in POSITIVE and np.min(numbers) < 0:
@@ -122,13 +122,13 @@ def _with_rows(model: Model) -> Model:
     inertia of every tendon whose `armature` is, gravity compensation in every body whose `gravcomp` is not zero, the margin of
     every pair that has one, and a varying gain in every actuator with a `gain_slope`."""
     t, tendons, share, slope = model.topology, model.tendons, model.bodies.gravcomp, model.actuators.gain_slope
-    known = not isinstance(share, jax.core.Tracer)
+    is_concrete = not isinstance(share, jax.core.Tracer)
     new = dataclasses.replace(
         t,
         joints=_switched(t.joints, "dry_friction", model.joints.frictionloss),
         pairs=_switched(t.pairs, "margined", model.pairs.margin),
         tendons=_switched(_switched(t.tendons, "dry_friction", tendons.frictionloss), "inertial", tendons.armature),
-        compensated=tuple(sorted({*t.compensated, *(np.flatnonzero(np.asarray(share)).tolist() if known else ())})),
+        compensated=tuple(sorted({*t.compensated, *(np.flatnonzero(np.asarray(share)).tolist() if is_concrete else ())})),
         actuators=t.actuators if _traced(slope) else _switched(t.actuators, "varying", np.abs(np.asarray(slope)).sum(1)),
     )
     return model if new == t else dataclasses.replace(model, topology=new)

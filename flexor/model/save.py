@@ -21,7 +21,7 @@ def save(model: Model, path: str | os.PathLike) -> None:
 
     The text is read back before it is written to disk; what the format lost goes into the extension (see
     `flexor.model.extension`), so that `load(path)` gives the same topology and exactly the same numbers. What the format
-    cannot hold raises by name. The file appears whole or not at all.
+    cannot hold raises by name. The file is written atomically.
     """
     path = Path(path)
     if path.suffix not in WRITERS:

@@ -135,7 +135,7 @@ def _mimic(element: ET.Element, m: Model, j: int) -> None:
 
 
 def _collisions(link: ET.Element, m: Model, b: int) -> None:
-    """Shapes that URDF knows; a capsule is written as a cylinder and two spheres, which older parsers read as well."""
+    """Shapes that URDF supports; a capsule is written as a cylinder and two spheres, which older parsers read as well."""
     for g, geom in enumerate(m.topology.geoms):
         if geom.body != b or geom.shape in ("mesh", "plane"):
             continue

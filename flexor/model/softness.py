@@ -66,7 +66,7 @@ def _yielding(spec: ComplianceSpec) -> np.ndarray:
 
 
 def damping_ratio(solref: ArrayLike) -> float:
-    """zeta; one, or more, where nothing swings."""
+    """zeta; one or more without oscillation."""
     first, second = _signed(solref)
     if first > 0:
         return second

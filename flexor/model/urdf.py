@@ -5,9 +5,9 @@ frames. Every joint that moves gets a motor of its name whose input, a force or 
 A planar joint is two slides and a hinge with MuJoCo's names, `_TX`, `_TY` and `_RZ` behind its own; a floating joint is a free
 joint, and on a link that moves itself three slides and a ball, `_TX`, `_TY`, `_TZ` and `_R`. The spherical joints of PyBullet
 are ball joints, without limits. Velocity limits, safety
-controllers, sensors, visuals and the elements of other programs are not read, nor are transmissions, of which a warning
-tells. A mimic joint has no motor; an equality of its own name ties it to the joint that it mimics (see `Equalities`). Without
-`self_collision`, collision shapes meet the ground and nothing else, since URDF has no way to say which links may touch; with
+controllers, sensors, visuals and the elements of other programs are not read, nor are transmissions, which give a warning. A
+mimic joint has no motor; an equality of its own name ties it to the joint that it mimics (see `Equalities`). Without
+`self_collision`, collision shapes touch only the ground, since URDF has no way to say which links may touch; with
 it, links that are not neighbours do.
 """
 
@@ -141,8 +141,8 @@ def _tables(robot: ET.Element, d: Description) -> tuple[dict[str, ET.Element], d
             d.fail(f"two joints are named '{name}'")
         joint_names.add(name)
         if joint.get("type") not in KINDS:
-            known = "fixed, revolute, continuous, prismatic, spherical, planar and floating"
-            d.fail(f"joint '{name}' is of type '{joint.get('type')}'; flexor opens {known}")
+            supported = "fixed, revolute, continuous, prismatic, spherical, planar and floating"
+            d.fail(f"joint '{name}' is of type '{joint.get('type')}'; flexor supports {supported}")
         for end in ("parent", "child"):
             if _end(joint, end) not in links:
                 d.fail(f"the {end} of joint '{name}' is link '{_end(joint, end)}', which does not exist")

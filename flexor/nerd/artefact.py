@@ -38,7 +38,7 @@ SIZES = tuple(f.name for f in dataclasses.fields(Sizes))
 @dataclass(frozen=True, eq=False)
 class Nerd:
     """A network trained for `model` with the layout and the step of `frames`. `truth` is the solver whose steps it learned, and
-    `ranges` the states and controls that these covered; None where that is not known. `card` tells the rest: recipe, data, seed,
+    `ranges` the states and controls that these covered; None if unknown. `card` holds the rest: recipe, data, seed,
     metrics, versions."""
 
     model: Model
@@ -65,7 +65,7 @@ class Nerd:
         """A simulator of the robot under the physics that was learned."""
         if self.truth is None:
             raise ValueError(
-                f"the physics that this solver of '{self.model.topology.name}' was trained on is not known: its card has "
+                f"the physics that this solver of '{self.model.topology.name}' was trained on is unknown: its card has "
                 "neither a solver nor a recipe."
             )
         return Simulator(self.model, self.truth, dt=self.dt)
@@ -99,7 +99,7 @@ class Nerd:
     @staticmethod
     def load(path: str | os.PathLike[str], model: Model | None = None) -> "Nerd":
         """Reads what `save` wrote. `model` is another robot of the same joints and contacts, in place of the one in the file.
-        Files of version 1 name the robot and do not hold it: `model` is needed where that robot is not there any more."""
+        Files of version 1 name the robot and do not hold it: `model` is needed if that robot no longer exists there."""
         path = _checked(path)
         card = _read_card(path)
         raw, beside = path.read_bytes(), path.with_suffix(".json").name

@@ -1,4 +1,4 @@
-"""The base step: the part of a step that is computed, so that the network learns only what it leaves open.
+"""The base step: the part of a step that is computed, so that the network learns only the rest.
 
     NoBase          velocities stay as they are: the network learns all of the dynamics, as in the original
     FreeFlight      the motion of the robot if nothing touched it, with the substeps of the true physics: the network learns

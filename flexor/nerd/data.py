@@ -1,4 +1,5 @@
-"""Data sets of transitions in NeRD's HDF5 layout: made chunk by chunk, resumed after an interruption, whole or absent.
+"""Data sets of transitions in NeRD's HDF5 layout: written chunk by chunk, resumed after an interruption, never left
+incomplete.
 
 The group `data` holds arrays (step, trajectory, ...) named as the original code names them: `states` and `next_states` (q, qd),
 `joint_acts` (joint torques), `root_body_q` (position and quaternion x y z w of the root frame), `gravity_dir`,
@@ -81,14 +82,16 @@ def sample(
                 if progress is not None:
                     progress(done * length, wanted * length)
             file.attrs["hash"] = file["data"].attrs["hash"] = _digest(file)
-    except (OSError, RuntimeError) as error:  # HDF5 says either when the disk is full
-        raise OSError(f"the data set '{path}' could not be written ({error}); what there is stays in '{part}'.") from error
+    except (OSError, RuntimeError) as error:  # HDF5 raises either if the disk is full
+        raise OSError(
+            f"the data set '{path}' could not be written ({error}); the trajectories so far are in '{part}'."
+        ) from error
     os.replace(part, path)
     return path
 
 
 def _head(sim: Simulator, ranges: Ranges, length: int, seed: int) -> dict[str, Any]:
-    """What a file says about itself, and by which a resumed run recognises its own."""
+    """Attributes of a file, by which a resumed run recognises its own."""
     from importlib import metadata
 
     return {
@@ -157,10 +160,10 @@ def _resume(file: Any, head: dict[str, Any], part: Path) -> tuple[int, int, int]
     for key, value in head.items():
         if group.attrs.get(key) != value:
             raise ValueError(
-                f"'{part}' was started with another {key}: {group.attrs.get(key)}, not {value}; remove it, or resume as it was."
+                f"'{part}' was started with another {key}: {group.attrs.get(key)}, not {value}; remove it, or resume with the same settings."
             )
     done = int(group.attrs["trajectories"])
-    for array in group.values():  # what was appended after the last count is made again
+    for array in group.values():  # what was appended after the last count is written again
         array.resize(done, axis=1)
     return done, int(group.attrs["dropped"]), int(group.attrs["chunks"])
 
@@ -264,7 +267,7 @@ def blocks(
                 _check(path, arrays, attrs, model)
                 yield _block(arrays, attrs, model, dt)
     except (OSError, KeyError, RuntimeError) as error:
-        raise ValueError(f"'{path}' is no data set, or a corrupt one: {error}") from error
+        raise ValueError(f"'{path}' is not a data set, or it is corrupt: {error}") from error
 
 
 def _block(arrays: dict[str, np.ndarray], attrs: dict[str, Any], model: Model, dt: float | None) -> Data:

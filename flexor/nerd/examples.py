@@ -1,6 +1,6 @@
 """Inputs and targets of all steps of a data set, made once before training, piece by piece.
 
-Those of a file lie in other files without a name, mapped into memory, so that memory does not grow with the data set.
+Those of a file are kept in memory-mapped temporary files, so that memory does not grow with the data set.
 """
 
 import json
@@ -25,7 +25,7 @@ from flexor.nerd.network import Norms
 from flexor.nerd.ranges import Ranges
 from flexor.nerd.scene import Scene
 
-FLOOR = 1e-6  # deviation below which an input or a target is taken for constant: what changes less is rounding
+FLOOR = 1e-6  # deviation below which an input or a target counts as constant: anything less is rounding
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +108,7 @@ def examples(
 
 def _check_step(data: Data, frames: Frames) -> None:
     if abs(data.dt / frames.dt - 1) > 1e-4:
-        raise ValueError(f"the data set has steps of {data.dt:g} s, and the network is to step by {frames.dt:g} s.")
+        raise ValueError(f"the data set has steps of {data.dt:g} s, but the network has steps of {frames.dt:g} s.")
 
 
 @eqx.filter_jit

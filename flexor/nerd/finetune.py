@@ -150,7 +150,7 @@ def _judge(before: Before, held_out: Sequence[Trajectory], options: Finetuning) 
 def _judge_windows(before: Before, held_out: Sequence[Trajectory], options: Finetuning) -> Judge:
     nerd, scale = before.nerd, jnp.asarray(before.scale, before.nerd.model.dtype)[None, None]
     rows = windows(nerd, held_out, options.window, options.starts, encode=False).r
-    rows = rows[:: -(-len(rows) // (2 * PIECE))]  # two pieces say enough
+    rows = rows[:: -(-len(rows) // (2 * PIECE))]  # two pieces are enough
 
     def error(network: Any, r: Array) -> Array:
         return jnp.mean(soft(position_errors(network, nerd.frames, nerd.model, r) / scale), axis=(1, 2))

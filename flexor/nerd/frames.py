@@ -39,8 +39,8 @@ SLIP = 0.05  # m/s, below which a slip's direction fades
 class Frames:
     """The layout of inputs and targets for one robot and steps of `dt`; candidates and stops beyond `reach` are not seen.
 
-    `base` is the base step. With `proportional` the network predicts in units of the closing speed: a tap and a blow alike, so
-    that what it learns of one serves the other, and what it predicts fades with the speed.
+    `base` is the base step. With `proportional` the network predicts in units of the closing speed: light and hard impacts
+    look alike, so that what it learns from one applies to the other, and its predictions vanish with the speed.
 
     Switched off for ablations: `centric` (root frames; else the world's), `contacts` (contact inputs), `relative` (changes are
     predicted; else the next state itself, for robots of hinges and slides).
@@ -61,24 +61,24 @@ class Frames:
         if self.topology.samples:
             name = self.topology.actuators[self.topology.delayed[0]].name
             raise ValueError(
-                f"learned solvers know no delay, and actuator '{name}' of '{self.topology.name}' may have one: train for a model "
+                f"learned solvers do not support delays, and actuator '{name}' of '{self.topology.name}' may have one: train for a model "
                 "without, and delay the inputs before they reach the simulator."
             )
         if self.topology.na:
             raise ValueError(
-                f"learned solvers know no activations, and actuator '{self.topology.activations[0].name}' of "
+                f"learned solvers do not support activations, and actuator '{self.topology.activations[0].name}' of "
                 f"'{self.topology.name}' has one: train for a model without."
             )
         if self.topology.mocap:
             name = self.topology.bodies[self.topology.mocap[0]]
             raise ValueError(
-                f"learned solvers know no mocap bodies, and '{name}' of '{self.topology.name}' is one: load the model with "
+                f"learned solvers do not support mocap bodies, and '{name}' of '{self.topology.name}' is one: load the model with "
                 'ignore=["mocap"], which leaves it where the description has it.'
             )
         turning = self.topology.joints_of("free", "ball")
         if not self.relative and len(turning):
             name = self.topology.joints[turning[0]].name
-            raise ValueError(f"rotations are predicted as changes only, and '{name}' turns in space.")
+            raise ValueError(f"rotations can only be predicted as changes, and '{name}' turns in space.")
         if self.proportional and not self.gated:
             raise ValueError(
                 "predictions in units of the closing speed need a base step, contact inputs and relative prediction."
@@ -157,7 +157,7 @@ class Frames:
         return self.features(scene, self.foresee(model, scene))
 
     def observe(self, model: Model, q: Float[Array, " nq"], qd: Float[Array, " nv"], control: Control) -> Scene:
-        """What there is, in world axes, as data sets keep it."""
+        """The scene in world axes, as data sets store it."""
         assert control.u is not None
         assert control.tau is not None
         return self.look(model, q, qd, (actuator_force(model, q, qd, control.u) + control.tau)[self.pushed])
@@ -172,7 +172,7 @@ class Frames:
         return Scene(q, qd, torque, down, *self.frame(model, q), *contacts)
 
     def foresee(self, model: Model, scene: Scene, wrench: Float[Array, "nbody 6"] | None = None) -> Ahead:
-        """What would be after the base step; wrenches on the bodies enter there, and nowhere else."""
+        """The state after the base step; this is the only place where wrenches on the bodies enter."""
         q, qd = scene.q, scene.qd
         torque = jnp.zeros_like(qd).at[self.pushed].set(jnp.asarray(scene.torque, qd.dtype))
         control = Control(tau=torque, wrench=wrench)

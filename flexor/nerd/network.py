@@ -1,9 +1,9 @@
 """The network: a causal transformer over the last steps, each token one step (Xu et al. 2025, after Radford et al. 2019).
 
 Attention reaches `history` steps back and no further, in training as in use, and positions enter by rotation of queries and keys
-(rotary embedding, Su et al. 2021), of which differences alone matter. So keys and values of past steps stay valid as the window
-slides on: a step costs one token, not a window, and gives the same numbers, after however many steps, for angles are counted in
-whole 2^-32 of a turn. Inputs and outputs are normalised inside.
+(rotary embedding, Su et al. 2021), of which only differences matter. So keys and values of past steps stay valid as the
+window slides on: a step costs one token, not a window, and gives the same numbers, after however many steps, for angles are
+counted in whole 2^-32 of a turn. Inputs and outputs are normalised inside.
 """
 
 import math
@@ -63,7 +63,7 @@ class Block(eqx.Module):
 
 
 class Transformer(eqx.Module):
-    """`sequence` for training, `step` with a cache for use: the same function."""
+    """`sequence` for training, and the same function as `step` with a cache for rollouts."""
 
     embed: Float[Array, "*members width n_in"]
     blocks: tuple[Block, ...]
@@ -117,7 +117,7 @@ class Transformer(eqx.Module):
         return self._heads(h).reshape(*x.shape[:-1], -1)
 
     def begin(self) -> Cache:
-        """No steps yet."""
+        """The cache before the first step."""
         s = self.sizes
         empty = jnp.zeros((s.layers, s.history, s.heads, s.width // s.heads), self.embed.dtype)
         return Cache(empty, empty, jnp.zeros((), jnp.int32))

@@ -60,10 +60,10 @@ class Recipe:
 
     @staticmethod
     def of(table: Mapping[str, Any], here: Path | None = None) -> "Recipe":
-        """From the tables of a file; `here` is the folder that a robot's file is looked for in."""
+        """From the tables of a file; `here` is the folder that contains the robot's file."""
         fields = dict(table)
         if "robot" not in fields:
-            raise ValueError("a recipe lacks its 'robot'.")
+            raise ValueError("the recipe has no 'robot'.")
         if here is not None and (here / str(fields["robot"])).is_file():
             fields["robot"] = str(here / fields["robot"])
         fields["ranges"] = Ranges.of(fields.get("ranges", {}))

@@ -25,8 +25,8 @@ class Memory(eqx.Module):
 class NerdSolver(AbstractSolver):
     """A robot's dynamics and contact as a transformer, or the mean of an ensemble (a leading axis of every weight).
 
-    The time step is the one it was trained for: another raises, and so does one whose value is not known yet, because it is an
-    argument of a compiled or differentiated function. A state without memory starts with an empty window.
+    The time step is the one it was trained for: any other raises, and so does a traced one, since it cannot be checked. A
+    state without memory starts with an empty window.
     """
 
     network: Transformer
@@ -81,5 +81,5 @@ class NerdSolver(AbstractSolver):
 def disagreement(state: State) -> Array:
     """How much the ensemble disagreed in the last step; see `Memory`."""
     if not isinstance(state.memory, Memory):
-        raise TypeError("this state has no disagreement: it does not come from a NerdSolver.")
+        raise TypeError("this state has no disagreement: it was not computed by a NerdSolver.")
     return state.memory.disagreement

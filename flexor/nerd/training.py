@@ -92,9 +92,9 @@ def train(
     (`sample`). `frames` chooses what it reads and what is computed before it, by default `Frames(topology, dt)`.
 
     With `out`, a folder, checkpoints and `history.csv` are kept there, also when training is interrupted, and a run that finds a
-    checkpoint of the same options resumes it. What `judge` says of a network, for instance errors of passive motion, is noted
-    beside the losses, and with `tensorboard` written there as events too. The card has the last row of the history (`metrics`)
-    and all of it (`history`).
+    checkpoint of the same options resumes it. What `judge` returns for a network, for instance errors of passive motion, is
+    recorded beside the losses, and with `tensorboard` written there as events too. The card has the last row of the history
+    (`metrics`) and all of it (`history`).
     """
     if tensorboard and out is None:
         raise ValueError("events for TensorBoard need a folder `out`.")
@@ -121,7 +121,7 @@ def train(
 
 
 def _check(options: Training, shown: Examples) -> None:
-    """Raises where the data set and the options do not go together."""
+    """Raises if the data set and the options are incompatible."""
     n, t = shown.shape
     if t < options.window:
         raise ValueError(f"windows of {options.window} steps do not fit into trajectories of {t}.")
@@ -155,7 +155,7 @@ def _fit(
     n, chances = shown.shape[0], shown.chances(options.window)
     last = n - _held_out(options, n)
     test = shown.windows(*_draw(options, 10**9, chances, last, n), options.window)[:2]
-    complete = run, history  # the last step of which all is done: what is kept when Ctrl-C comes
+    complete = run, history  # the last complete step, which is kept after Ctrl-C
     try:
         while int(run.step) < options.steps:
             step = int(run.step)
@@ -228,7 +228,7 @@ def _draw(options: Training, step: int, chances: np.ndarray, first: int, last: i
     of the seed and the number of the step alone."""
     bounds = chances[first, 0], chances[last, 0]
     if bounds[0] == bounds[1]:
-        raise ValueError("too few trajectories of the data set touch anything: sample more, or others.")
+        raise ValueError("too few trajectories of the data set touch anything: sample more, or from other ranges.")
     at = np.random.default_rng((options.seed, step)).uniform(*bounds, options.batch)
     return np.divmod(np.searchsorted(chances.ravel(), at, side="right") - 1, chances.shape[1])
 

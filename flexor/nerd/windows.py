@@ -38,7 +38,7 @@ class AbstractStarts(abc.ABC):
     """Where windows start."""
 
     trusts_velocities: ClassVar[bool]
-    """Whether recorded velocities are taken for what they say."""
+    """Whether recorded velocities are trusted."""
 
     @abc.abstractmethod
     def find(self, frames: Frames, model: Model, logs: Sequence[Trajectory], length: int) -> list[Starts]:
@@ -81,7 +81,7 @@ class SteadyStarts(AbstractStarts):
         states = [SteadyStates(s.at[k], s.q[k], s.qd[k]) for s, k in zip(states, kept, strict=True)]
         q = np.concatenate([s.q for s in states])
         if not len(q):
-            raise ValueError("no instant of the recordings is steady: their coordinates follow no parabola anywhere.")
+            raise ValueError("the recordings have no steady instants: their coordinates nowhere follow a parabola.")
         shifts = np.asarray(jax.jit(jax.vmap(lambda q: lift(frames, model, q)))(q))
         ends = np.cumsum([len(s.at) for s in states])
         return [Starts(*s, shift) for s, shift in zip(states, np.split(shifts, ends[:-1]), strict=True)]

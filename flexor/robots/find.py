@@ -63,10 +63,10 @@ def example_robots() -> dict[str, Path]:
 
 def find(name: str) -> Path:
     """The description file of a robot by its short name, bundled ones first."""
-    known = {**example_robots(), **bundled()}
-    if name in known:
-        return known[name]
-    close = get_close_matches(name, known, n=1) or get_close_matches(name.lower(), known, n=1)
+    robots = {**example_robots(), **bundled()}
+    if name in robots:
+        return robots[name]
+    close = get_close_matches(name, robots, n=1) or get_close_matches(name.lower(), robots, n=1)
     guess = f" Did you mean '{close[0]}'?" if close else ""
     others = [n for n in example_robots() if n not in bundled()]
     installed = f"; of example-robot-data: {', '.join(others)}" if others else ""

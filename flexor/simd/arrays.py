@@ -1,7 +1,7 @@
 """Arrays of one example, as the interpreter of jaxprs holds them: nodes, or places in memory.
 
-Either way an array is a numpy array of integers, so reshaping, slicing, transposing or gathering by known indices happens in
-numpy while compiling, and costs nothing when running.
+Either way an array is a numpy array of integers, so reshaping, slicing, transposing or gathering by constant indices happens
+in numpy at compile time, and costs nothing at run time.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,11 +19,11 @@ LARGE = 16384  # arrays of nodes beyond this size go to memory
 
 
 class UnsupportedError(NotImplementedError):
-    """A program asks for what the compiler cannot do; the message names the primitive, the line, and a way out."""
+    """A program that the compiler does not support; the message names the primitive, the line, and an alternative."""
 
 
 class Array:
-    """Nodes `at`; or, with a buffer, offsets `at` (plus a node `index` known only when running) into it."""
+    """Nodes `at`; or, with a buffer, offsets `at` (plus a node `index`, known only at run time) into it."""
 
     __slots__ = ("at", "buffer", "dtype", "index")
 
@@ -49,7 +49,7 @@ class Array:
 
 
 def check_dtype(dtype: Any) -> np.dtype:
-    """The dtype, or an error that says which ones there are; tangents of integers, which have no content, count as bool."""
+    """The dtype; raises for unsupported ones. Tangents of integers, which are empty, count as bool."""
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
         return U64  # see `random.py`
     found = np.dtype(dtype)
@@ -62,7 +62,7 @@ def check_dtype(dtype: Any) -> np.dtype:
 
 
 def constant(p: Program, value: Any) -> Array:
-    """A known array."""
+    """A constant array."""
     value = np.asarray(value)
     dtype = check_dtype(value.dtype)
     value = np.zeros(value.shape, bool) if value.dtype == jax.dtypes.float0 else value
@@ -74,7 +74,7 @@ def constant(p: Program, value: Any) -> Array:
 
 
 def constant_values(p: Program, x: Array) -> np.ndarray | None:
-    """The values of an array if all are known while compiling."""
+    """The values of an array if all are constants."""
     if x.buffer is not None:
         return x.buffer.data[x.at] if x.buffer.data is not None and x.index is None else None
     flat = [p.value.get(i) for i in x.at.ravel().tolist()]
@@ -99,7 +99,7 @@ def uniform(p: Program, x: Array) -> bool:
 
 
 def shifted(p: Program, index: int | None, by: int) -> int:
-    """index + by, where there may be no index yet."""
+    """index + by; the index may be None."""
     return by if index is None else p.node("add", I64, index, by)
 
 

@@ -1,7 +1,7 @@
 """Object code on disk: `FLEXOR_CACHE`, or the user's cache directory. Safe to share between processes, and to lose.
 
 A file is written under another name and then moved into place, so a reader sees all of it or nothing; its digest is checked,
-so a damaged one is made anew; one that belongs to another user is never loaded, since it is code.
+so a corrupt one is compiled again; one that belongs to another user is never loaded, since it is code.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ def directory() -> Path | None:
 
 
 def read(key: str) -> tuple[bytes, dict[str, Any]] | None:
-    """Code and what is known about it, if it is there, whole, and ours."""
+    """Code and its description, if the file exists, is intact, and belongs to this user."""
     folder = directory()
     if folder is None:
         return None
@@ -56,7 +56,7 @@ def read(key: str) -> tuple[bytes, dict[str, Any]] | None:
 
 
 def write(key: str, code: bytes, about: dict[str, Any]) -> None:
-    """Keeps code; where that is not possible (no space, no permission) it says so and goes on."""
+    """Stores code; if that is not possible (no space, no permission), warns and continues."""
     folder = directory()
     if folder is None:
         return

@@ -75,13 +75,13 @@ def _key(jaxpr: Any, signature: Signature) -> str:
 
 
 def object_code(jaxpr: Any, signature: Signature) -> tuple[bytes, dict[str, Any]]:
-    """Object code of a closed jaxpr of one example, from disk or made now, and what is known about it."""
+    """Object code of a closed jaxpr of one example, from disk or compiled now, and its description."""
     with uncollected():
         return _object_code(jaxpr, signature, _key(jaxpr, signature))[:2]
 
 
 def _object_code(jaxpr: Any, signature: Signature, key: str) -> tuple[bytes, dict[str, Any], bool]:
-    """Code, what is known about it, and whether it came from disk."""
+    """Code, its description, and whether it came from disk."""
     started = time.perf_counter()
     found = cache.read(key)
     if found is None:

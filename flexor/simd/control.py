@@ -206,7 +206,7 @@ def _unrolled(
     it: Interpreter, body: Any, length: int, reverse: bool, fixed: list[Array], carry: list[Array], xs: list[Array],
     outvars: list[Any],
 ) -> list[Array] | None:  # fmt: skip
-    """All runs of the body one after the other; None, with nothing done, where the first shows that this is too much."""
+    """All iterations of the body written out; None, with nothing changed, if the first one is too large for that."""
     n, before, effects = len(carry), len(it.p.op), len(it.p.effects)
     ys: list[list[Array]] = [[] for _ in outvars]
     for count, k in enumerate(range(length - 1, -1, -1) if reverse else range(length)):
@@ -247,7 +247,7 @@ def _while(it: Interpreter, eqn: Any, *args: Array) -> list[Array]:
         p.wanted = outer if together else loop.going
         out = it.closed(q["body_jaxpr"], [*fixed, *carried.inner])
         p.wanted = outer
-    # what lanes do that have left a loop around this one is of no interest
+    # the results of lanes that have left a loop around this one are ignored
     start = p.const(True, BOOL) if together or outer is None else outer
     loop.carries.append(Carry(alive, start, loop.going, p.after(loop, BOOL, together)))
     final = carried.finish(out, None if together else loop.going)

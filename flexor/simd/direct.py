@@ -69,7 +69,7 @@ class Direct:
 
     @staticmethod
     def unsupported() -> str:
-        """Empty where programs can be compiled; else the reason why not."""
+        """Why programs cannot be compiled here; empty if they can."""
         return machine.supported()
 
     def _frame(self, first: int, last: int, copies: int) -> np.ndarray:

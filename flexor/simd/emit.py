@@ -230,7 +230,7 @@ class _Emitter:
         return self.add(f"trunc i8 {value} to i1") if p.dtype[n] == BOOL else value
 
     def demand(self, wanted: list[int], region: int) -> None:
-        """Emits nodes of a region, depth first, of the operands the heaviest first."""
+        """Emits nodes of a region, depth first, heaviest operands first."""
         p, name = self.p, self.name
         stack = list(reversed(wanted))
         while stack:

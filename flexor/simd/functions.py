@@ -212,7 +212,7 @@ def log1p(p: Program, x: int) -> int:
 
 
 def power(p: Program, x: int, y: int) -> int:
-    """x^y; whole and half exponents known while compiling become products and a root."""
+    """x^y; constant integer and half-integer exponents become products and a root."""
     m = Maths(p, p.dtype[x])
     exponent = p.value.get(y)
     if p.dtype[y].kind != "f":

@@ -42,7 +42,7 @@ class Inspection(NamedTuple):
 
 
 def inspect(f: Callable[..., Any], *args: Any, batch: int = 1024) -> Inspection:
-    """Compiles `f` of one example (`args`), runs a batch of copies on one thread, and tells."""
+    """Compiles `f` of one example (`args`), runs a batch of copies on one thread, and reports."""
     reason = machine.supported()
     if reason:
         raise RuntimeError(f"flexor.simd: {reason}, so there is no kernel to inspect.")

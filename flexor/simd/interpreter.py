@@ -1,4 +1,4 @@
-"""From a jaxpr of one example to the scalar program: every primitive has a rule, and a rule knows nothing of lanes."""
+"""From a jaxpr of one example to the scalar program: every primitive has a rule, and rules do not depend on lanes."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -108,7 +108,7 @@ _costs: dict[int, tuple[Any, int]] = {}
 
 
 def forget_costs() -> None:
-    """Lets go of the jaxprs whose costs are known."""
+    """Drops the jaxprs whose costs are cached."""
     _costs.clear()
 
 

@@ -1,4 +1,4 @@
-"""Rules of factorisations and triangular solves, written out; zeros known while compiling bring no work."""
+"""Rules of factorisations and triangular solves, written out; constant zeros cost nothing."""
 
 from typing import Any
 

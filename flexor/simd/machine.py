@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 VECTOR_BYTES = (("avx512f", 64), ("avx2", 32), ("neon", 16), ("sse2", 16))
-PATIENCE = 0.05  # seconds between looks at a compilation under way
+PATIENCE = 0.05  # seconds between checks of a running compilation
 _lock = threading.Lock()
 _loaded: list[Any] = []
 _numbers = itertools.count()
@@ -21,8 +21,9 @@ _numbers = itertools.count()
 def llvm() -> Any:
     """llvmlite's binding, ready for this processor; ImportError where there is none.
 
-    LLVM's own scheduling of instructions, before and after registers are allocated, is switched off (in the whole process: it
-    knows no other way): kernels come in a good order already, would wait long for it, and spill more registers after it.
+    LLVM's own scheduling of instructions, before and after registers are allocated, is switched off (for the whole process:
+    there is no other way): kernels already come in a good order, and scheduling takes long and makes them spill more
+    registers.
     """
     import llvmlite.binding as binding
 
@@ -35,7 +36,7 @@ def llvm() -> Any:
 
 @cache
 def supported() -> str:
-    """Empty where kernels can be compiled; else the reason why not."""
+    """Why kernels cannot be compiled here; empty if they can."""
     if platform.machine().lower() not in ("x86_64", "amd64", "aarch64", "arm64"):
         return f"no kernels for processors of type '{platform.machine()}'"
     if platform.system() not in ("Linux", "Darwin"):
@@ -85,8 +86,8 @@ def _target_machine() -> Any:
 def compile_object(text: str) -> bytes:
     """Object code of LLVM IR.
 
-    LLVM works in a thread of its own while this one waits, so that Ctrl-C is answered at once; what is left behind ends by
-    itself, and its result is dropped.
+    LLVM works in a thread of its own while this one waits, so that Ctrl-C works at once; an abandoned compilation finishes
+    by itself, and its result is dropped.
     """
     if threading.current_thread() is not threading.main_thread():
         return _emit(text)

@@ -36,13 +36,13 @@ def programs() -> Programs:
 
 
 def keep(key: Hashable, make: Callable[[], Any]) -> Any:
-    """What is kept under `key`; made now, and kept, where there is nothing."""
+    """The entry for `key`; made now, and kept, if there is none."""
     found = find(key)
     return store(key, make()) if found is None else found
 
 
 def find(key: Hashable) -> Any:
-    """What is kept under `key`, or None."""
+    """The entry for `key`, or None."""
     global _figures
     with _lock:
         found = _kept.get(key)
@@ -55,7 +55,7 @@ def find(key: Hashable) -> Any:
 
 
 def store(key: Hashable, value: Any) -> Any:
-    """Keeps `value` under `key`; what another thread has stored there in the meantime is returned instead."""
+    """Keeps `value` under `key`; returns what another thread has stored there in the meantime, if it has."""
     global _figures
     with _lock:
         value = _kept.setdefault(key, value)
@@ -72,7 +72,7 @@ def clear() -> None:
 
 
 def count(*, warm: bool, seconds: float) -> None:
-    """Notes a kernel that was read from disk (`warm`) or compiled."""
+    """Counts a kernel that was read from disk (`warm`) or compiled."""
     global _figures
     with _lock:
         f = _figures

@@ -2,9 +2,9 @@
 
     simulator.json         format, version, model, solver, time step; digests of all files
     arrays.safetensors     every array of the model and the solver
-    robot.xml              the model as MJCF, for people; what is read is the two others
+    robot.xml the model as MJCF, for people; it is not read back
 
-Nothing in the folder is code: classes are made by name from the table below, or from those that the caller brings.
+Nothing in the folder is code: classes are made by name from the table below, or from those that the caller passes.
 """
 
 import os
@@ -80,11 +80,11 @@ _MODULES = {
     "flexor.nerd.solver": ("NerdSolver",),
 }
 CLASSES: Table = {name: f"{module}:{name}" for module, names in _MODULES.items() for name in names}
-"""Every class that a simulator's file may hold. Addresses, not classes: some live in rooms above this one."""
+"""Every class that a simulator's file may contain, by address: some live in packages that import this one."""
 
 
 def with_own(classes: Iterable[type]) -> Table:
-    """The table with classes of the caller's own."""
+    """The table, extended by the caller's own classes."""
     own = {c.__name__: c for c in classes}
     taken = [name for name in own if name in CLASSES]
     if taken:
@@ -111,7 +111,7 @@ def simulator_files(sim: "Simulator", *, classes: Iterable[type] = ()) -> dict[s
     beside, why = {ARRAYS: array_bytes(arrays)}, None
     try:
         beside[ROBOT] = description(sim.model, ".xml").encode("utf-8")
-    except Exception as error:  # it is there for people alone; whatever MJCF cannot hold, the other files can
+    except Exception as error:  # it is only for people: the other files also hold what MJCF cannot
         why = " ".join(str(error).split())
     facts = {"robot": sim.model.topology.name, "description": {"file": ROBOT if why is None else None, "why_not": why}}
     return {HEAD: sealed(KIND, VERSION, {**facts, "simulator": data}, beside), **beside}
@@ -121,7 +121,7 @@ def open(folder: str | os.PathLike[str], *, simd: bool | None = None, classes: I
     """The simulator that `Simulator.save` wrote into a folder: the same model, solver and time step, to the last bit.
 
     `simd` chooses kernels or XLA anew; by default it is as it was saved, and XLA where there is no CPU to run kernels on.
-    `classes` are those of your own that it was saved with. What is missing, altered or too new is refused by name.
+    `classes` are those of your own that it was saved with. A file that is missing, altered or too new raises, and is named.
     """
     from flexor.solvers.simulator import Simulator
 
@@ -129,7 +129,7 @@ def open(folder: str | os.PathLike[str], *, simd: bool | None = None, classes: I
     if not path.is_dir():
         raise FileNotFoundError(f"there is no folder '{path}' to open a simulator from.")
     if not (path / HEAD).is_file() and (path / "fit.json").is_file():
-        raise FileNotFoundError(f"'{path}' is a fit: open '{path / 'simulator'}', or `Fit.load` all of it.")
+        raise FileNotFoundError(f"'{path}' is a fit: open '{path / 'simulator'}', or load all of it with `Fit.load`.")
     data, beside = read_sealed(path / HEAD, KIND, VERSION)
     table, arrays = with_own(classes), read_arrays(beside[ARRAYS])
     try:
@@ -143,7 +143,7 @@ def open(folder: str | os.PathLike[str], *, simd: bool | None = None, classes: I
 
 
 def _check_replaceable(path: Path) -> None:
-    """Raises where a folder holds anything but a simulator of ours."""
+    """Raises if a folder contains anything but a saved simulator."""
     if not path.exists():
         return
     if not path.is_dir():

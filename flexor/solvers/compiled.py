@@ -11,8 +11,8 @@ import numpy as np
 from flexor import simd
 from flexor.simd import store
 
-CONSTANT = 1024  # numbers of an array beside the model that is compiled in: larger ones are a network's weights
-FORMS = 64  # forms of a call that one simulator finds at once: a policy written anew for every call is a new form
+CONSTANT = 1024  # largest array outside the model that is compiled in: larger ones are a network's weights
+FORMS = 64  # call signatures that a simulator remembers: a policy defined anew for every call has a new one
 VARIANTS = 3  # sets of parameters of one robot that are compiled in before they become arguments
 
 
@@ -27,12 +27,12 @@ def by_default() -> bool:
 def compiled(f: Callable[..., Any], sim: Any, args: Any, *, inner: bool = False) -> Any:
     """f(sim, *args) as one kernel; or, where the kernels are `inner` ones that f itself makes, as a function that XLA compiles.
 
-    Arrays of the simulator whose values are known are compiled in, so that zeros and ones of a robot's description cost
+    Arrays of the simulator with concrete values are compiled in, so that zeros and ones of a robot's description cost
     nothing; those that are large, differentiated or batched are arguments that all members of a batch share, as are arrays in
-    functions among the arguments (a policy's weights). When one robot comes with ever new parameters, these become arguments
-    too: a loop over parameters compiles a few times, not every time.
+    functions among the arguments (a policy's weights). When one robot comes with new parameters again and again, these
+    become arguments too: a loop over parameters compiles a few times, not every time.
 
-    A simulator's arrays are looked through once: later calls with the same object find their program by the form of `args`.
+    A simulator's arrays are inspected once: later calls with the same object find their program by the form of `args`.
     """
     parts = _parts(sim)
     leaves, tree = jax.tree.flatten(args)

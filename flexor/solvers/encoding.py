@@ -96,7 +96,7 @@ def _encode_array(value: Any, where: str, arrays: dict[str, np.ndarray]) -> dict
 
 
 def decode(data: Any, table: Table, arrays: Mapping[str, np.ndarray]) -> Any:
-    """The inverse of `encode`. Raises ValueError for what cannot be: unknown classes, missing fields and arrays."""
+    """The inverse of `encode`. Raises ValueError for unknown classes, and for missing fields and arrays."""
     if isinstance(data, list):
         return tuple(decode(x, table, arrays) for x in data)
     if not isinstance(data, dict):
@@ -113,7 +113,7 @@ def decode(data: Any, table: Table, arrays: Mapping[str, np.ndarray]) -> Any:
     if kind in simple:
         return simple[kind](data[kind])
     if kind != "class":
-        raise ValueError(f"there is no value of the kind '{kind}'")
+        raise ValueError(f"it has a value of the unknown kind '{kind}'")
     made = lookup(data["class"], table)
     fields = {k: decode(v, table, arrays) for k, v in data.items() if k != "class"}
     own = {f.name for f in dataclasses.fields(made) if f.init}
@@ -127,7 +127,7 @@ def decode(data: Any, table: Table, arrays: Mapping[str, np.ndarray]) -> Any:
 
 
 def lookup(name: Any, table: Table) -> Any:
-    """The class or function of this name, and of no other."""
+    """The class or function of this name in the table."""
     if not isinstance(name, str) or name not in table:
         raise ValueError(f"there is no class '{name}' in this flexor")
     found = table[name]

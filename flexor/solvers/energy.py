@@ -1,11 +1,11 @@
-"""Energy that nothing explains: the mark of a simulation that diverges long before its numbers overflow.
+"""Unexplained energy: the sign of a simulation that diverges, long before its numbers overflow.
 
 Contacts, limits, friction and equalities of rigid bodies never create mechanical energy. Along a trajectory the energy
 E = kinetic + gravity + springs may therefore grow by the work of the actuators only,
 
     E_k - E_0 <= W_k,    W_k the sum of |tau qd| dt over actuated joints and steps, at whichever end of a step it is larger,
 
-but for the error of the time step. What exceeds W_k is judged against the energy that was there to be moved about,
+but for the error of the time step. What exceeds W_k is compared with the energy that was available,
 
     S_k = T_0 + W_k + (V_0 - min V) + m g D,
 
@@ -24,13 +24,13 @@ import numpy as np
 from flexor.model.frames import six_matrix
 from flexor.model.model import Model
 
-FACTOR = 3.0  # a right simulation stays below 0 but for O(dt); a contact that explodes gains hundreds
+FACTOR = 3.0  # a correct simulation stays below 0 up to O(dt); an unstable contact gains hundreds
 GRAVITY = 9.81  # m/s^2
 
 
 @dataclass(frozen=True, eq=False)
 class EnergyBudget:
-    """The robot of a trajectory if all its energy comes from its actuators, else None: then nothing is known about its energy.
+    """The robot of a trajectory if all its energy comes from its actuators, else None: then its energy cannot be checked.
 
     It is a static part of `Trajectory`, on which no program depends: all budgets are equal.
     """
@@ -44,7 +44,7 @@ class EnergyBudget:
         return hash(EnergyBudget)
 
     def first_excess(self, time: np.ndarray, q: np.ndarray, qd: np.ndarray, u: np.ndarray) -> int | None:
-        """The first step by which the energy has grown beyond what explains it; None if there is none."""
+        """The first step after which the energy has grown by more than can be explained; None if there is none."""
         if self.model is None or len(time) < 2:
             return None
         kinetic, potential, work, size = _energies(self.model, time, q, qd, u)
@@ -57,8 +57,8 @@ class EnergyBudget:
 def _energies(
     model: Model, time: np.ndarray, q: np.ndarray, qd: np.ndarray, u: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
-    """Kinetic and potential energy at every step, the actuators' work up to it, and the energy of the robot's own size; by
-    MuJoCo, which needs no compilation for it."""
+    """Kinetic and potential energy at every step, the actuators' work up to it, and the energy of the robot's own size;
+    computed by MuJoCo, which needs no compilation."""
     import mujoco
 
     from flexor.solvers.mujoco import mujoco_model
@@ -83,8 +83,8 @@ def _energies(
 
 
 def _with_possible_inertias(model: Model) -> Model:
-    """The model as MuJoCo takes it: real descriptions have small bodies whose moments of inertia no body can have. Those become
-    balls of the same largest moment, which changes the energy by next to nothing beside `FACTOR`."""
+    """The model in a form that MuJoCo accepts: real descriptions have small bodies with impossible moments of inertia. Those
+    become balls of the same largest moment; compared with `FACTOR`, the energy hardly changes."""
     inertia, mass = np.array(model.bodies.inertia, float), np.asarray(model.bodies.mass, float)
     for i in range(1, len(inertia)):
         moments = np.linalg.eigvalsh(six_matrix(inertia[i]))

@@ -85,5 +85,5 @@ def _linearize(sim: Simulator, state: State, control: Control, names: tuple[str,
 
 
 def _rest(state: State) -> tuple[Any, ...]:
-    """What a state holds beyond coordinates, velocities and time, in the order of its fields."""
+    """The parts of a state other than coordinates, velocities and time, in the order of its fields."""
     return tuple(getattr(state, name) for name in State.__dataclass_fields__ if name not in ("q", "qd", "time"))

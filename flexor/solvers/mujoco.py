@@ -71,9 +71,8 @@ def _step_jvp(tree: Any, integrator: str, primals: Any, tangents: Any) -> Any:
 
 
 class _Cache:
-    """The last few MuJoCo models, by the bytes of the parameters. Whoever uses one holds `lock`.
-
-    Not thread-local: JAX's callback threads have no lasting Python state, so that locals die with every call.
+    """The last few MuJoCo models, by the bytes of the parameters. A user of one holds `lock`. It is not thread-local: JAX's
+    callback threads keep no Python state, so locals would be lost after every call.
     """
 
     def __init__(self) -> None:
@@ -86,9 +85,9 @@ class _Cache:
             import mujoco
 
             compiled = mujoco_model(jax.tree.unflatten(tree, leaves))
-            # a state that runs away stays in the trajectory, for its status to report; MuJoCo would start anew in silence
+            # a diverged state stays in the trajectory, so that its status reports it; MuJoCo would silently reset
             compiled.opt.disableflags |= int(mujoco.mjtDisableBit.mjDSBL_AUTORESET)
-            compiled.actuator_delay[:] = 0  # what comes in was delayed already, as in every solver
+            compiled.actuator_delay[:] = 0  # inputs arrive already delayed, as in every solver
             self.built[key] = compiled, mujoco.MjData(compiled)
             while len(self.built) > 8:
                 self.built.popitem(last=False)

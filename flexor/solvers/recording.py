@@ -1,4 +1,4 @@
-"""A step and what was asked for beside it: tapped quantities by name, and sensors of the description as `sensor.<name>`.
+"""A step and the quantities to record: tapped quantities by name, and sensors of the description as `sensor.<name>`.
 
 Sensors are those of the state at the start of the step, under its control. Accelerations are those of the whole step,
 (qd+ - qd) / dt: with semi-implicit Euler and without contact they are the accelerations at its start, and with contact impulses
@@ -21,7 +21,7 @@ SENSOR = "sensor."
 
 
 def check_record(model: Model, record: Sequence[str]) -> None:
-    """Raises about names that are neither taps nor sensors of the model."""
+    """Raises for names that are neither taps nor sensors of the model."""
     for name in record:
         if name.startswith(SENSOR):
             find_sensor(model, name.removeprefix(SENSOR))

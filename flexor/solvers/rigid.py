@@ -157,7 +157,7 @@ def _generalised(now: Instant, wrench: Float[Array, "nbody 6"]) -> Float[Array, 
 
 def _tapped_bias(now: Instant, bias: Float[Array, " nv"]) -> Float[Array, " nv"]:
     """The bias force after its listeners; its gravity part is computed only for them. What they add enters as a difference,
-    so that adding nothing changes no bit, and a listener that changes nothing leaves the very program."""
+    so that adding zero changes no bit, and a listener that changes nothing leaves the program as it was."""
     if not listening():
         return bias
     gravity = gravity_force(now.model, now.kin)

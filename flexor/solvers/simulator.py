@@ -75,7 +75,7 @@ class Simulator(Pytree):
         taps = tuple((name, tuple(x.shape)) for name, x in _tap_shapes(self).items())
         if not taps:
             raise ValueError(
-                f"{class_name(self.solver)} computes no named quantities, so that nothing can be augmented; use RigidSolver."
+                f"{class_name(self.solver)} computes no named quantities, so nothing can be augmented; use RigidSolver."
             )
         layout = Layout.of(self.model, taps)
         if isinstance(blueprint, Blueprint):
@@ -144,11 +144,10 @@ class Simulator(Pytree):
         """Trajectory from `state` under controls with a leading time axis, or under a policy: a function `state -> control`, or
         an `AbstractPolicy`, which has a memory and random keys.
 
-        `steps` is needed where the controls do not tell. `record` names taps to keep (`fx.taps(sim)` lists them). `key` is split
-        into one for the policy's `init` and one for every step. `memory` is what the policy goes on with from another rollout
-        (`Trajectory.policy_memory`), instead of `init`.
-        Reverse mode keeps the state, the accelerations and the contact impulses of each step and recomputes the rest, so memory
-        does not grow with the work in a step.
+        `steps` is needed if the controls do not determine it. `record` names taps to keep (`fx.taps(sim)` lists them). `key`
+        is split into one for the policy's `init` and one for every step. `memory` continues the policy from another rollout
+        (`Trajectory.policy_memory`), instead of `init`. Reverse mode keeps the state, the accelerations and the contact
+        impulses of each step and recomputes the rest, so memory does not grow with the work in a step.
         """
         check_coordinates(self.model, state.q, state.qd)
         check_record(self.model, record)
@@ -156,7 +155,7 @@ class Simulator(Pytree):
             raise ValueError("quantities cannot be collected from outside of a rollout: name them in its `record=`.")
         policy = as_policy(controls)
         if not isinstance(controls, AbstractPolicy) and (key is not None or memory is not None):
-            raise ValueError("`key` and `memory` are those of an `AbstractPolicy`, and the controls are none.")
+            raise ValueError("`key` and `memory` are for an `AbstractPolicy`, and the controls are not one.")
         self.solver.accept(controls)
         inputs = None if policy else _time_axis(self.model, controls, steps)
         length = _length(inputs, steps)
@@ -176,7 +175,8 @@ class Simulator(Pytree):
         parameters: Sequence[str] = (),
         threads: int | None = None,
     ) -> Stepper:
-        """A `Stepper`: this simulator as one program that steps NumPy arrays in place, for loops that cannot wait.
+        """A `Stepper`: this simulator as one program that steps NumPy arrays in place, for loops where every microsecond
+        counts.
 
         `batch` robots step together, by up to `threads` threads. `controls` names the parts of `Control` that are inputs; the
         others are zero. `record` names quantities to keep (`fx.taps`). The robot is compiled in, except for the `parameters`
@@ -186,7 +186,7 @@ class Simulator(Pytree):
 
 
 def _only_inputs(model: Model, controls: Control | None) -> bool:
-    """Whether nothing drives the robot but actuators whose work follows from their inputs."""
+    """Whether the robot is driven only by actuators whose work follows from their inputs."""
     if model.topology.na or model.topology.compensated or model.topology.media:
         return False
     return controls is None or all(
@@ -216,7 +216,7 @@ def _length(inputs: Control | None, steps: int | None) -> int:
     if leaves:
         return int(leaves[0].shape[0])
     if steps is None or steps < 1:
-        raise ValueError(f"`steps` must be a positive number when the controls do not tell how many, got {steps}.")
+        raise ValueError(f"`steps` must be a positive number unless the controls have a time axis, got {steps}.")
     return steps
 
 

@@ -1,7 +1,7 @@
 """The contract of all physics: `step(model, state, control, dt) -> state`, and what belongs to it.
 
-`AbstractSolver` is the contract; `AbstractWrapper` is a solver around another solver, which does what the inner one does but
-for what it overrides. Whoever holds a solver asks it through the contract and never for its class.
+`AbstractSolver` is the contract; `AbstractWrapper` is a solver around another solver, which behaves like the inner one
+except for what it overrides. Code that uses a solver relies on the contract and never asks for its class.
 """
 
 import abc
@@ -23,8 +23,8 @@ class AbstractSolver(Pytree):
     """Whether a step compiles to a SIMD kernel (`flexor.simd`); elsewhere it goes through XLA."""
 
     passive: ClassVar[bool] = False
-    """Whether energy enters the robot by its controls alone: contacts and joints create none. Then `Trajectory.status` tells
-    when it does all the same."""
+    """Whether energy enters the robot only through its controls: contacts and joints create none. `Trajectory.status` then
+    reports a rollout whose energy grows for no such reason."""
 
     @abc.abstractmethod
     def init(self, model: Model, state: State) -> State:
@@ -61,7 +61,7 @@ class AbstractSolver(Pytree):
 class AbstractWrapper(AbstractSolver):
     """A solver around the solver `base`. It delegates the whole contract; override what the wrapper changes.
 
-    `moves_by_velocity` alone is not delegated: it speaks of the step itself.
+    Only `moves_by_velocity` is not delegated: it describes the step itself.
     """
 
     base: AbstractSolver

@@ -97,7 +97,7 @@ class Stepper:
         new = state if isinstance(state, State) else self._initial(state, qd)
         leaves, tree = jax.tree.flatten(new)
         if tree != self._tree:  # type: ignore[operator]
-            raise ValueError(f"the state is none of {class_name(self.sim.solver)}: start from `sim.reset()`.")
+            raise ValueError(f"the state does not belong to {class_name(self.sim.solver)}: start from `sim.reset()`.")
         rows = slice(None) if where is None else where
         for mine, x in zip(self._state, leaves, strict=True):
             if self.batch is None:
@@ -153,4 +153,4 @@ def _check(sim: "Simulator", batch: int | None, controls: Sequence[str], record:
             raise ValueError(f"a control has no part '{name}'; its parts are {', '.join(PARTS)}.")
     check_record(sim.model, record)
     if any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(sim)):
-        raise ValueError("a simulator with traced values cannot be compiled to a stepper: do so outside of `jax.jit`.")
+        raise ValueError("a simulator with traced values cannot be compiled to a stepper: call `compile` outside `jax.jit`.")

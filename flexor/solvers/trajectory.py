@@ -32,10 +32,10 @@ class Status:
 
 
 class Trajectory(eqx.Module):
-    """States at steps 0 … T, controls of steps 1 … T, and the tapped quantities that were asked for.
+    """States at steps 0 … T, controls of steps 1 … T, and the recorded quantities.
 
-    `final` is the last state with the solver's memory, from which a further rollout goes on (None when read from a file), and
-    `policy_memory` what the policy remembers then.
+    `final` is the last state with the solver's memory, from which another rollout can continue (None when read from a file),
+    and `policy_memory` the memory of the policy.
     """
 
     time: Float[Array, "*batch instants"]
@@ -80,18 +80,18 @@ class Trajectory(eqx.Module):
         change = np.abs(np.diff(qd[max(step - 1, 0) : step + 1], axis=0)).sum(0)
         t = self.topology
         body = t.bodies[t.joints[int(t.dof_joint[int(np.argmax(change))])].body]
-        text = f"by step {step} the robot has gained energy that nothing explains, most at body '{body}'; use a shorter time step"
+        text = f"by step {step} the robot has gained unexplained energy, most at body '{body}'; use a shorter time step"
         return Status(False, text, step, body)
 
     def raise_if_bad(self) -> "Trajectory":
-        """Itself, or a FloatingPointError with the status' sentence."""
+        """The trajectory itself; raises FloatingPointError with the message of the status if it is not ok."""
         status = self.status
         if not status.ok:
             raise FloatingPointError(f"the trajectory of '{self.topology.name}' diverged: {status.message}.")
         return self
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Writes the trajectory to .h5, .csv or .npz by the file's ending, whole or not at all; returns the path."""
+        """Writes the trajectory to .h5, .csv or .npz by its extension, atomically; returns the path."""
         path = Path(path)
         write = _choose(path, {".h5": _write_hdf5, ".hdf5": _write_hdf5, ".csv": _write_csv, ".npz": _write_numpy})
         write_with({path: lambda part: write(self, part)})
@@ -223,7 +223,7 @@ def _read_csv(path: Path, topology: Topology) -> tuple[dict[str, np.ndarray], di
 
 
 def _taps_of(names: list[str], values: np.ndarray) -> dict[str, np.ndarray]:
-    """Taps out of their columns; the last index of a tap tells its shape."""
+    """Taps from their columns; the last index of a tap gives its shape."""
     places: dict[str, list[tuple[int, ...]]] = {}
     for column in names:
         name, indices = re.fullmatch(r"tap\.(.+?)((?:\.\d+)*)", column).groups()  # type: ignore[union-attr]

@@ -29,7 +29,7 @@ def animate(actors: Actor | Sequence[Actor], *, frames_per_second: float = 50.0,
     if not actors:
         raise ValueError("an animation needs at least one Actor.")
     payload = json.dumps(scene(actors, frames_per_second), separators=(",", ":"), allow_nan=False)
-    # a name may hold "</script>" or "<!--", which end or change a script element wherever they stand
+    # a name may contain "</script>" or "<!--", which end or change a script element wherever they occur
     data = payload.replace("<", "\\u003c")
     label = escape(title or "Animation of " + ", ".join(a.label or a.model.topology.name for a in actors))
     return (

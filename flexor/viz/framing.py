@@ -1,4 +1,5 @@
-"""Where the camera looks: the space that a motion needs, or a camera that goes along where that is far larger than the robot."""
+"""Where the camera looks: the space that a motion needs, or a camera that follows the robot if the motion is far larger than
+the robot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from scipy.spatial.transform import Rotation
 from flexor.model.model import Model
 
 AZIMUTH, ELEVATION = -1.05, 0.3  # rad: of the camera as seen from what it looks at
-FAR = 6.0  # times the robot's size that a motion may span before the camera goes along
+FAR = 6.0  # times the robot's size that a motion may span before the camera follows it
 MARGIN = 0.86  # of half the picture that the robot may fill
 
 
@@ -52,7 +53,7 @@ class Framing:
 def frame_motion(boxes: Sequence[tuple[np.ndarray, np.ndarray]], floor: float | None) -> Framing:
     """The framing of motions, each given by the lowest and highest corners (frames, 3) of what is drawn in every frame.
 
-    Where the motion spans more than `FAR` times the robot's size along an axis, the camera goes along that axis.
+    Where the motion spans more than `FAR` times the robot's size along an axis, the camera follows along that axis.
     """
     low, high = np.min([b[0] for b in boxes], axis=0), np.max([b[1] for b in boxes], axis=0)
     size = float(np.median(np.linalg.norm(high - low, axis=1)))

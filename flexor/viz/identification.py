@@ -44,16 +44,12 @@ def identification_report(fit: Fit, facts: Sequence[tuple[str, str]] = (), files
 
 
 def _lead(fit: Fit) -> str:
-    state = "The search" if fit.ok else "The search did not end well: it"
+    state = "The search" if fit.ok else "The search failed: it"
     text = f"{state} {_verb(fit.message)}."
     judged, first = (fit.held_out, fit.held_out_before) if fit.held_out is not None else (fit.training, fit.before)
     assert judged is not None
     assert first is not None
-    on = (
-        "On segments that it never saw"
-        if fit.held_out is not None
-        else "On the segments it was trained on (none were held out)"
-    )
+    on = "On held-out segments" if fit.held_out is not None else "On the segments it was trained on (none were held out)"
     change = f"the error of the prediction went from {first.weighted:.3g} to {judged.weighted:.3g}"
     return f"{text} {on}, {change} in units of the {fit.unit}."
 
@@ -85,7 +81,7 @@ def _prediction(fit: Fit) -> Section:
     order = np.argsort(error)
     chosen = pool[order[np.unique(np.linspace(0, len(pool) - 1, min(SHOWN_SEGMENTS, len(pool))).round().astype(int))]]
     what = "held out" if c.held_out.any() else "of the training data, since none were held out"
-    picked = "the best, the middling and the worst predicted" if len(chosen) == SHOWN_SEGMENTS else "all there are"
+    picked = "the best, the median and the worst predicted" if len(chosen) == SHOWN_SEGMENTS else "all there are"
     text = f"Segments {what}: {picked}. Each is simulated from its start to its end, without correction."
     return Section("Prediction and measurement", text, [Figure(comparison(fit, chosen))])
 
@@ -117,7 +113,7 @@ def comparison(fit: Fit, segments: Sequence[int] | np.ndarray) -> Drawing:
 
 
 def _limits(*values: np.ndarray) -> tuple[float, float]:
-    """What was measured and what came out fill the panel; a wild first prediction may leave it."""
+    """The measurements and the final prediction fill the panel; a first prediction far off may leave it."""
     together = np.concatenate([v[np.isfinite(v)] for v in values])
     low, high = float(together.min()), float(together.max())
     pad = 0.12 * (high - low) or 1.0
@@ -132,7 +128,7 @@ def _parameters(fit: Fit) -> list[Section]:
         for r in fit.rows()
     ]
     text = (
-        "Intervals hold the true value with a probability of 90 %, if the model is right. In the drawings the dot is the "
+        "Intervals hold the true value with a probability of 90 %, if the model is correct. In the drawings the dot is the "
         "estimate, the bar its interval, the line across the value at the start; each has its own scale. SI units."
     )
     return [Section("Parameters", text, [Table(["parameter", "start", "estimate", "90 % interval", ""], rows)])]
@@ -160,7 +156,7 @@ def _networks(fit: Fit) -> list[Section]:
 def _unknown(fit: Fit) -> Section:
     blocks: list[AbstractBlock] = []
     if fit.posterior is None:
-        text = "Nothing can be said here without intervals; the notes above say why there are none."
+        text = "This needs intervals; the notes above say why there are none."
     elif fit.posterior.unidentifiable:
         found = [f"{s[0].upper()}{s[1:]}." for s in fit.posterior.sentences()]
         text = (
@@ -168,9 +164,9 @@ def _unknown(fit: Fit) -> Section:
             "a prior, or fewer free parameters would settle them.\n\n" + "\n\n".join(found)
         )
     else:
-        text = "Nothing: every combination of the free parameters is known to better than its own size."
+        text = "Every combination of the free parameters is determined to better than its own size."
     if fit.posterior is not None and 1 < len(fit.posterior.labels) <= SHOWN_CORRELATIONS:
-        caption = "Correlation of the estimates: parameters of one deep colour move together, and are told apart less well."
+        caption = "Correlation of the estimates: parameters with a deep colour vary together and are hard to distinguish."
         figure = correlations(fit)
         blocks.append(Figure(figure, caption, width=round(100 * figure.get_figwidth())))
     return Section("What the data do not determine", text, blocks)

@@ -164,7 +164,7 @@ def _finish(axes: Axes, ylabel: str, title: str, log: bool) -> None:
 
 
 def inline_svg(figure: Figure) -> str:
-    """The figure as an SVG element for an HTML page: transparent, in the page's colours, without references to anywhere."""
+    """The figure as an SVG element for an HTML page: transparent, in the page's colours, without external references."""
     buffer = io.StringIO()
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": str(id(figure))}):
         figure.savefig(buffer, format="svg", transparent=True, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))

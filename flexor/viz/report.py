@@ -59,11 +59,11 @@ class Interval:
     high: float
 
     def svg(self) -> str:
-        """The drawing. What lies far out, as the interval of something unknown, is cut off at the edge."""
+        """The drawing. Very wide intervals, as of undetermined parameters, are cut off at the edge."""
         size = max(abs(self.start - self.estimate), 0.02 * abs(self.estimate), 1e-12)
-        known = [x if math.isfinite(x) else self.estimate for x in (self.low, self.high)]
-        far = 2.5 * max(size, min(known[1] - known[0], 4 * size))
-        low, high = (min(max(x, self.estimate - far), self.estimate + far) for x in known)
+        ends = [x if math.isfinite(x) else self.estimate for x in (self.low, self.high)]
+        far = 2.5 * max(size, min(ends[1] - ends[0], 4 * size))
+        low, high = (min(max(x, self.estimate - far), self.estimate + far) for x in ends)
         left, right = min(low, self.start), max(high, self.start)
         pad = 0.06 * (right - left) or 1.0
         left, right = left - pad, right + pad
@@ -121,7 +121,7 @@ class Animation(AbstractBlock):
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, an introduction in plain words (blank lines part paragraphs), and blocks."""
+    """A heading, an introduction in plain words (blank lines separate paragraphs), and blocks."""
 
     title: str
     text: str = ""

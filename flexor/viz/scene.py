@@ -85,8 +85,8 @@ def shapes(model: Model) -> list[dict[str, Any]]:
 def links(model: Model) -> list[dict[str, Any]]:
     """Capsules that stand for links without shapes: from a body's origin to its children's, or through its centre of mass.
 
-    A link is drawn where its body or the next one has no shape of its own. Frames that carry neither a joint nor a shape, as
-    those of sensors, are left out.
+    A link is drawn where its body or the next one has no shape of its own. Frames that carry neither a joint nor a shape,
+    such as those of sensors, are left out.
     """
     t = model.topology
     solid = {g.body for g in t.geoms if g.shape != "plane"}

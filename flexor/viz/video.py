@@ -77,7 +77,7 @@ def _counted(frames: Iterator[np.ndarray], total: int, progress: Callable[[int, 
 def puppet(
     drawn: Sequence[dict[str, Any]], bodies: int, framing: Framing, size: tuple[int, int], colour: str = SERIES[0]
 ) -> mujoco.MjModel:
-    """A MuJoCo model of the shapes alone: every body is a mocap body. What the framing holds is lit and seen."""
+    """A MuJoCo model of the shapes alone: every body is a mocap body. Light and camera cover what the framing contains."""
     spec = mujoco.MjSpec()
     spec.stat.center, spec.stat.extent = framing.centre[0], framing.radius
     spec.visual.quality.shadowsize, spec.visual.map.shadowclip = 4096, 3.0
@@ -109,7 +109,7 @@ def _add_floor_material(spec: mujoco.MjSpec, framing: Framing) -> None:
 
 
 def _add_grid(spec: mujoco.MjSpec, framing: Framing) -> None:
-    """Thin lines in place of a floor: they hide nothing that reaches below."""
+    """Thin lines in place of a floor: they do not hide what is below."""
     square, reach = framing.square, 20
     middle = square * np.round(framing.centre[0] / square)
     middle[2] = framing.floor
@@ -153,7 +153,7 @@ def _frames(
 
 
 class Stage:
-    """A robot's shapes before an off-screen camera, for images one by one. `close` gives the graphics context back."""
+    """A robot's shapes before an off-screen camera, for images one by one. `close` releases the graphics context."""
 
     def __init__(
         self,
@@ -225,7 +225,8 @@ class _Screen:
 
 
 def _graphics_context(size: tuple[int, int]) -> Any:
-    """MuJoCo's OpenGL context: of MUJOCO_GL's library, else a hidden window where there is a display, else what is there."""
+    """MuJoCo's OpenGL context: of MUJOCO_GL's library, else a hidden window if there is a display, else any library that
+    works."""
     try:
         window = _context_class()(*size)
         window.make_current()

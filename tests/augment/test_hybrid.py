@@ -38,7 +38,7 @@ def every_kind(sim):
     ("robot", "simd"), [("double_pendulum", True), ("double_pendulum", False), ("cube", True), ("quadruped", True)]
 )
 def test_fresh_networks_change_no_bit(robot, simd):
-    """Networks that are known to say nothing are left out of the program, so it is the very same."""
+    """Networks that are known to return zero are left out of the program, so it is exactly the same."""
     model = fx.replace(fx.load(robot), {"joint.*.damping": 0.1})
     sim = fx.Simulator(model, dt=0.002, simd=simd)
     hybrid = sim.augment(every_kind(sim))
@@ -69,9 +69,9 @@ def test_a_listener_that_changes_nothing_leaves_the_very_program(contact):
     sim = fx.Simulator(fx.load("cube"), fx.RigidSolver(contact=contact))
     state = sim.reset("tossed")
 
-    def program(heard):
+    def program(with_listener):
         def step(state):
-            if not heard:
+            if not with_listener:
                 return sim.solver.step(sim.model, state, fx.Control(), sim.dt)
             with listen(lambda name, value: value):
                 return sim.solver.step(sim.model, state, fx.Control(), sim.dt)

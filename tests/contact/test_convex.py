@@ -124,13 +124,13 @@ def test_distances_and_normals_by_definition_and_against_coal(shapes):
     assert (best <= distance + 1e-9 + slack)[shallow].all()
     assert np.mean(best > distance + 1e-6) < 0.05
     expected = reference(shapes, a, b)
-    known = np.isfinite(expected[:, 0]) & shallow
+    has_reference = np.isfinite(expected[:, 0]) & shallow
     if set(shapes) <= POLYTOPES:
-        assert (np.abs(distance - expected[:, 0]) <= 1e-6 + slack)[known].all()
-        apart = known & (expected[:, 0] > 1e-3)
+        assert (np.abs(distance - expected[:, 0]) <= 1e-6 + slack)[has_reference].all()
+        apart = has_reference & (expected[:, 0] > 1e-3)
         np.testing.assert_allclose(normal[apart], expected[apart, 1:], atol=1e-6)
     else:  # coal's own iterations stop at about 1e-6 where shapes are round, and the normal's error is the square root
-        apart = known & (expected[:, 0] > 1e-3)
+        apart = has_reference & (expected[:, 0] > 1e-3)
         np.testing.assert_allclose(distance[apart], expected[apart, 0], atol=1e-5)
         np.testing.assert_allclose(normal[apart], expected[apart, 1:], atol=3e-3)
 

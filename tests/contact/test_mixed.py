@@ -64,13 +64,13 @@ def test_soft_pairs_out_of_reach_leave_the_ncp():
 def test_taps_keep_all_rows_and_soft_friction_is_changed_before_the_ncp():
     sim = _push()
     state = sim.rollout(_start(sim), steps=300).final
-    free, heard = jax.jit(collect(sim.step))(state)
+    free, recorded_taps = jax.jit(collect(sim.step))(state)
     names = [sim.model.topology.pairs[p].name for p in fx.contact.detect(
         sim.model, fx.dynamics.forward_kinematics(sim.model, state.q)).pair]  # fmt: skip
     tip = names.index("tip~puck")
-    assert heard["contact.friction_force"].shape == (3, 2)
-    assert heard["contact.normal_force"].shape == (3,)
-    assert (np.asarray(heard["contact.normal_force"]) > 0).all()
+    assert recorded_taps["contact.friction_force"].shape == (3, 2)
+    assert recorded_taps["contact.normal_force"].shape == (3,)
+    assert (np.asarray(recorded_taps["contact.normal_force"]) > 0).all()
 
     def slippery(name, value):
         if name != "contact.friction_force":
@@ -82,11 +82,11 @@ def test_taps_keep_all_rows_and_soft_friction_is_changed_before_the_ncp():
             return sim.step(state)
 
     changed, after = jax.jit(collect(step))(state)
-    half = np.asarray(heard["contact.friction_force"]) * np.where(np.arange(3) == tip, 1.0, 0.5)[:, None]
+    half = np.asarray(recorded_taps["contact.friction_force"]) * np.where(np.arange(3) == tip, 1.0, 0.5)[:, None]
     soft = np.arange(3) != tip
     assert np.asarray(after["contact.friction_force"])[soft] == pytest.approx(half[soft])
     # half the drag asks for about half the push
-    ratio = float(after["contact.normal_force"][tip] / heard["contact.normal_force"][tip])
+    ratio = float(after["contact.normal_force"][tip] / recorded_taps["contact.normal_force"][tip])
     assert 0.4 < ratio < 0.7
     assert not np.allclose(changed.qd, free.qd, rtol=0, atol=1e-9)
 

@@ -39,43 +39,43 @@ def forces(model, at):
 
 
 @pytest.fixture(scope="module")
-def known(model, at):
+def results(model, at):
     return forces(model, at)
 
 
-def test_aba_inverts_rnea(known, at):
-    close(known["rnea of aba"], at.tau, 100)
+def test_aba_inverts_rnea(results, at):
+    close(results["rnea of aba"], at.tau, 100)
 
 
-def test_columns_of_rnea_are_the_inertia(known):
-    M = np.asarray(known["M"])
-    close(known["columns"] - known["gravity"][None], known["M"])
+def test_columns_of_rnea_are_the_inertia(results):
+    M = np.asarray(results["M"])
+    close(results["columns"] - results["gravity"][None], results["M"])
     np.testing.assert_allclose(M, M.T, atol=TOLERANCE)
     assert np.linalg.eigvalsh(M).min() > 0
 
 
-def test_rnea_at_rest_is_gravity(known):
-    close(known["rnea at rest"], known["gravity"])
+def test_rnea_at_rest_is_gravity(results):
+    close(results["rnea at rest"], results["gravity"])
 
 
-def test_kinetic_energy_is_half_the_square_of_the_velocity(known, at):
-    close(known["T"], at.qd @ known["M"] @ at.qd / 2)
+def test_kinetic_energy_is_half_the_square_of_the_velocity(results, at):
+    close(results["T"], at.qd @ results["M"] @ at.qd / 2)
 
 
-def test_extra_inertia_adds_to_the_diagonal(known, at):
-    M = known["M"] + jnp.diag(jnp.abs(at.qdd))
-    close(M @ known["implicit"], known["M"] @ known["qdd"], 100)
+def test_extra_inertia_adds_to_the_diagonal(results, at):
+    M = results["M"] + jnp.diag(jnp.abs(at.qdd))
+    close(M @ results["implicit"], results["M"] @ results["qdd"], 100)
 
 
-def test_the_centroidal_matrix_moves_the_centre_of_mass(model, at, known):
+def test_the_centroidal_matrix_moves_the_centre_of_mass(model, at, results):
     """Its linear rows are the total mass times the Jacobian of the centre of mass."""
 
     def com(displacement):
         return dyn.centre_of_mass(model, dyn.forward_kinematics(model, dyn.integrate(model, at.q, displacement)))
 
     J = jax.jit(jax.jacfwd(com))(jnp.zeros(model.nv))
-    close(known["A"][3:], dyn.total_mass(model) * J)
-    close(known["h"], known["A"] @ at.qd)
+    close(results["A"][3:], dyn.total_mass(model) * J)
+    close(results["h"], results["A"] @ at.qd)
 
 
 def test_jacobians_are_derivatives_of_poses(model, at):

@@ -88,8 +88,8 @@ def test_every_flag_is_read_refused_or_declared_harmless():
     bits = [n for kind in (mujoco.mjtDisableBit, mujoco.mjtEnableBit) for n in kind.__members__ if not n.startswith("mjN")]
     names = [n.removeprefix("mj") for n in bits]
     assert set(FLAGS.split()) <= set(names)
-    known = {n for n in names if re.search(rf'"{n.removeprefix("DSBL_")}"|mj{n}\b', SOURCE)}
-    assert [n for n in names if (n in known) == (n in FLAGS.split())] == []
+    handled = {n for n in names if re.search(rf'"{n.removeprefix("DSBL_")}"|mj{n}\b', SOURCE)}
+    assert [n for n in names if (n in handled) == (n in FLAGS.split())] == []
 
 
 SCENE = """<mujoco><option timestep="0.002" density="0.3" viscosity="0.02"/><worldbody>

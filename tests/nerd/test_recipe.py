@@ -231,8 +231,8 @@ def test_files_of_the_original_code(tmp_path):
                 group[name] = array[:].reshape(*array.shape[:2], -1)
     with pytest.raises(ValueError, match="does not hold the length of its steps"):
         read(theirs, sim.model)
-    found, known = read(theirs, sim.model, dt=1 / 148), read(ours, sim.model)
-    for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(known), strict=True):
+    converted, original = read(theirs, sim.model, dt=1 / 148), read(ours, sim.model)
+    for x, y in zip(jax.tree.leaves(converted), jax.tree.leaves(original), strict=True):
         assert x.shape == y.shape
         assert np.abs(x - y).max(initial=0) < 1e-5
 
