@@ -160,7 +160,8 @@ def _resume(file: Any, head: dict[str, Any], part: Path) -> tuple[int, int, int]
     for key, value in head.items():
         if group.attrs.get(key) != value:
             raise ValueError(
-                f"'{part}' was started with another {key}: {group.attrs.get(key)}, not {value}; remove it, or resume with the same settings."
+                f"'{part}' was started with another {key}: {group.attrs.get(key)}, not {value}; "
+                "remove it, or use the same settings."
             )
     done = int(group.attrs["trajectories"])
     for array in group.values():  # what was appended after the last count is written again

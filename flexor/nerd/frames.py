@@ -61,8 +61,8 @@ class Frames:
         if self.topology.samples:
             name = self.topology.actuators[self.topology.delayed[0]].name
             raise ValueError(
-                f"learned solvers do not support delays, and actuator '{name}' of '{self.topology.name}' may have one: train for a model "
-                "without, and delay the inputs before they reach the simulator."
+                f"learned solvers do not support delays, and actuator '{name}' of '{self.topology.name}' may have one: "
+                "train for a model without, and delay the inputs before they reach the simulator."
             )
         if self.topology.na:
             raise ValueError(
@@ -72,8 +72,8 @@ class Frames:
         if self.topology.mocap:
             name = self.topology.bodies[self.topology.mocap[0]]
             raise ValueError(
-                f"learned solvers do not support mocap bodies, and '{name}' of '{self.topology.name}' is one: load the model with "
-                'ignore=["mocap"], which leaves it where the description has it.'
+                f"learned solvers do not support mocap bodies, and '{name}' of '{self.topology.name}' is one: load the model "
+                'with ignore=["mocap"], which leaves it where the description has it.'
             )
         turning = self.topology.joints_of("free", "ball")
         if not self.relative and len(turning):

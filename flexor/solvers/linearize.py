@@ -45,8 +45,8 @@ def linearize(
         raise ValueError(f"{class_name(sim.solver)} cannot be differentiated; use RigidSolver, or finite differences.")
     if (t := sim.model.topology).na:
         raise ValueError(
-            f"actuator '{t.activations[0].name}' of '{t.name}' has an activation, which is none of the coordinates and "
-            "velocities that `linearize` differentiates by; use `jax.jacfwd` over `sim.step`."
+            f"actuator '{t.activations[0].name}' of '{t.name}' has an activation, but `linearize` "
+            "differentiates only with respect to coordinates and velocities; use `jax.jacfwd` over `sim.step`."
         )
     check_coordinates(sim.model, state.q, state.qd)
     sim.solver.accept(control)

@@ -54,7 +54,7 @@ class RigidSolver(AbstractSolver):
         if model.topology.na and self.integrator.stages > 1:
             raise ValueError(
                 f"actuator '{model.topology.activations[0].name}' of '{model.topology.name}' has an activation, which "
-                f"{class_name(self.integrator)} has no place for: use integrator=SemiImplicitEuler() or ImplicitDamping()."
+                f"{class_name(self.integrator)} does not support: use integrator=SemiImplicitEuler() or ImplicitDamping()."
             )
         self._contact.check(model)
         check_delays(model, dt)

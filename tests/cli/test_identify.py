@@ -88,10 +88,10 @@ def done(folder):
 def test_ctrl_c_leaves_a_checkpoint_and_says_how_to_go_on(done):
     words = " ".join(done[0].stderr.split())
     assert re.search(
-        r"interrupted after 1 steps of the search, which are kept: `flexor identify .*arm\.toml` goes on", words
+        r"interrupted after 1 steps of the search, which are kept: `flexor identify .*arm\.toml` resumes", words
     )
     words = " ".join(done[2].stderr.split())
-    assert re.search(r"`flexor identify \S*arm\.toml --out '\S*some where'` goes on from there", words)
+    assert re.search(r"`flexor identify \S*arm\.toml --out '\S*some where'` resumes from there", words)
 
 
 def test_the_same_command_goes_on_and_finishes(done, folder):

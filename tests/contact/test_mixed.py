@@ -139,5 +139,5 @@ def test_a_pattern_without_pairs_is_refused():
 
 
 def test_impulses_need_an_integrator_with_a_place_for_them():
-    with pytest.raises(ValueError, match="Mixed works with impulses over a step, which RK4 has no place for"):
+    with pytest.raises(ValueError, match="Mixed works with impulses over a step, which RK4 does not support"):
         fx.Simulator(fx.load(PUSH), fx.RigidSolver(fx.Mixed(), integrator=fx.RK4()))

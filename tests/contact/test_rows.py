@@ -225,7 +225,7 @@ def test_shapes_pass_through_each_other_without_contact():
 
 
 def test_rows_are_refused_where_the_integrator_has_no_place_for_them():
-    what = r"NoContact works with impulses .* RK4 has no place for: use contact=Penalty\(\) .* "
+    what = r"NoContact works with impulses .* RK4 does not support: use contact=Penalty\(\) .* "
     with pytest.raises(
         ValueError, match=what + "'wheel' has limits of joint 'axle', dry friction in joint 'axle'; `load` with `ignore`"
     ):

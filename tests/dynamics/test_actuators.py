@@ -167,9 +167,9 @@ def test_states_without_activations_and_other_integrators_are_refused():
     assert state.act.shape == (1,)
     with pytest.raises(ValueError, match="so its states carry 1 of them; this state has none"):
         sim.step(dataclasses.replace(state, act=None))
-    with pytest.raises(ValueError, match="RK4 has no place for"):
+    with pytest.raises(ValueError, match="RK4 does not support"):
         fx.Simulator(model, fx.RigidSolver(contact=None, integrator=fx.RK4()))
-    with pytest.raises(ValueError, match="learned solvers know no activations"):
+    with pytest.raises(ValueError, match="learned solvers do not support activations"):
         fx.nerd.Frames(model.topology, 0.002)
     with pytest.raises(ValueError, match="`linearize` differentiates by"):
         fx.linearize(sim, state)

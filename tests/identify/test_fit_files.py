@@ -110,7 +110,7 @@ def _version(folder, number):
 
 
 def test_a_fit_is_no_simulator(folder):
-    with pytest.raises(FileNotFoundError, match=r"is a fit: open '.*simulator', or `Fit.load` all of it"):
+    with pytest.raises(FileNotFoundError, match=r"is a fit: open '.*simulator', or load all of it with `Fit.load`"):
         fx.open(folder)
 
 

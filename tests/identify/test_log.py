@@ -40,7 +40,7 @@ def spoilt(row, column, value):
     ("call", "text"),
     [
         (lambda: swing(time=np.where(TIME > 1, TIME + 0.5, TIME)), "has a gap of 0.52 s after 1 s, where rows are 0.02 s apart"),
-        (lambda: swing(spoilt(7, 1, np.nan)), "is nan in row 7 (and 0 more numbers); repair the log, or say missing=True"),
+        (lambda: swing(spoilt(7, 1, np.nan)), "is nan in row 7 (and 0 more numbers); repair the log, or pass missing=True"),
         (lambda: swing(spoilt(7, 1, np.inf), missing=True), "'qd.hinge' is inf in row 7"),
         (lambda: swing(SWING[:, :1]), "101 times and 2 columns need values of that shape, got (101, 1)"),
         (lambda: swing(SWING[:50]), "101 times and 2 columns need values of that shape, got (50, 2)"),

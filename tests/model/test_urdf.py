@@ -148,7 +148,7 @@ FAILURES = {
     ),
     "the child of joint 'ab' is link 'b', which does not exist": robot(A, HINGE),
     "link 'b' is the child of two joints, 'ab' and 'x'": robot(A, B, HINGE, JOINT.format("x", "fixed", "a", "b", "")),
-    "joint 'ab' is of type 'screw'; flexor opens fixed, revolute": robot(A, B, HINGE.replace("revolute", "screw")),
+    "joint 'ab' is of type 'screw'; flexor supports fixed, revolute": robot(A, B, HINGE.replace("revolute", "screw")),
     "the axis of joint 'ab' is zero": robot(A, B, HINGE.replace("0 0 2", "0 0 0")),
     "joint 'ab': attribute xyz='0 0 x' should be 3 finite numbers": robot(A, B, HINGE.replace("0 0 2", "0 0 x")),
     "joint 'ab' has a negative damping, -0.1": robot(A, B, HINGE.replace('"0.1"', '"-0.1"')),

@@ -124,7 +124,7 @@ def test_training_is_reproducible_and_resumes_to_the_same_weights(sim, path, tmp
     for a, b in zip(jax.tree.leaves(whole.network), jax.tree.leaves(resumed.network), strict=True):
         assert np.array_equal(a, b)
     assert (tmp_path / "history.csv").read_text().count("\n") == 4
-    with pytest.raises(ValueError, match=r"the data set has steps of 0\.0166667 s, and the network is to step by 0\.02 s"):
+    with pytest.raises(ValueError, match=r"the data set has steps of 0\.0166667 s, but the network has steps of 0\.02 s"):
         train(sim, found, sizes=SMALL, frames=Frames(sim.model.topology, 0.02, base=NoBase()), options=QUICK)
     with pytest.raises(ValueError, match="belongs to another training run"):
         train(sim, found, sizes=SMALL, frames=everything(sim), options=Training(steps=8, batch=8, window=6), out=tmp_path)

@@ -184,7 +184,7 @@ def test_ctrl_c_before_the_first_step_says_that_there_is_nothing(own, tmp_path, 
 
 def test_recipes_say_what_is_wrong(tmp_path):
     for text, sentence in (
-        ("dt = 1", "lacks its 'robot'"),
+        ("dt = 1", "has no 'robot'"),
         ('robot = "cube"\nspeed = 1', "a recipe has the unknown key 'speed'"),
         ('robot = "cube"\n[ranges]\nqq = 1', "ranges has the unknown key 'qq'"),
         ('robot = "cube"\ncontact = "glue"', "there is no contact 'glue'; use one of ncp, penalty, mixed, none"),

@@ -99,7 +99,7 @@ def test_a_bare_state_starts_with_an_empty_window(cube):
     bare = jax.jit(lambda s: solver.step(cube.model, s, as_control(cube.model, None), sim.dt))(state)
     assert np.abs(bare.q - sim.step(sim.reset()).q).max() < 1e-14
     assert disagreement(bare) > 0
-    with pytest.raises(TypeError, match="does not come from a NerdSolver"):
+    with pytest.raises(TypeError, match="was not computed by a NerdSolver"):
         disagreement(state)
 
 

@@ -58,7 +58,7 @@ def test_states_of_a_noisy_flight_and_none_at_the_impact(toss, frames):
 
 
 def test_a_recording_without_steady_instants_is_refused(toss, frames):
-    with pytest.raises(ValueError, match="no instant of the recordings is steady"):
+    with pytest.raises(ValueError, match="the recordings have no steady instants"):
         windows(Nerd(fx.load("cube"), None, frames), [toss], 8, SteadyStarts(40))  # parabolas over 81 instants, of 61
 
 

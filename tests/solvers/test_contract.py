@@ -251,7 +251,7 @@ def test_policies_carry_memory(simd):
     h = 1e-5
     ends = [sim.rollout(start, Filtered(jnp.asarray(0.3 + x)), steps=8).q[-1, -1] for x in (h, -h)]
     np.testing.assert_allclose(slope, (ends[0] - ends[1]) / (2 * h), rtol=1e-5)  # h^2 + eps / h of a slope of 1e-3
-    with pytest.raises(ValueError, match="`key` and `memory` are those of an `AbstractPolicy`"):
+    with pytest.raises(ValueError, match="`key` and `memory` are for an `AbstractPolicy`"):
         sim.rollout(start, lambda state: jnp.zeros(1), steps=2, key=jax.random.key(0))
 
 

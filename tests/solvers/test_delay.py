@@ -209,7 +209,7 @@ def test_sentences():
     sim = fx.Simulator(late, dt=DT)
     with pytest.raises(ValueError, match=r"history of past inputs of shape \(10, 1\); this state has none"):
         sim.step(fx.State(jnp.zeros(2), jnp.zeros(2), jnp.zeros(())))
-    with pytest.raises(ValueError, match=r"learned solvers know no delay, and actuator 'a' of 'arm' may have one"):
+    with pytest.raises(ValueError, match=r"learned solvers do not support delays, and actuator 'a' of 'arm' may have one"):
         fx.nerd.Frames(late.topology, DT)
 
 

@@ -96,7 +96,7 @@ def test_the_stepper_and_mujocos_solver_have_them(sim):
 def test_wrong_poses_are_refused(sim):
     with pytest.raises(ValueError, match=r"`mocap_pos` of 'handles' must have shape \(2, 3\)"):
         sim.step(sim.reset(), fx.Control(mocap_pos=np.zeros((1, 3))))
-    with pytest.raises(ValueError, match="learned solvers know no mocap bodies"):
+    with pytest.raises(ValueError, match="learned solvers do not support mocap bodies"):
         fx.nerd.Frames(sim.model.topology, 0.002)
 
 

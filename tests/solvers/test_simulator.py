@@ -176,7 +176,7 @@ def test_unknown_names(sim):
 
 
 def test_impulses_have_no_place_in_rk4(sim):
-    with pytest.raises(ValueError, match=r"NCP works with impulses .*, which RK4 has no place for: use contact=Penalty"):
+    with pytest.raises(ValueError, match=r"NCP works with impulses .*, which RK4 does not support: use contact=Penalty"):
         fx.Simulator(fx.load("cube"), fx.RigidSolver(integrator=fx.RK4()))
     fx.Simulator(sim.model, fx.RigidSolver(integrator=fx.RK4()))  # nothing to touch, no limits: no impulses
 
