@@ -100,7 +100,7 @@ def test_bad_requests_and_files(sim, path, tmp_path):
         read(path, fx.load("cube"))
     broken = tmp_path / "broken.h5"
     broken.write_bytes(path.read_bytes()[:1000])
-    with pytest.raises(ValueError, match="no data set, or a corrupt one"):
+    with pytest.raises(ValueError, match="is not a data set, or it is corrupt"):
         read(broken, sim.model)
     with pytest.raises(FloatingPointError, match="nearly all trajectories of 'pendulum' diverge"):
         sample(sim, Ranges(qd={"*": (1e6, 1e6)}), 10, tmp_path / "wild.h5", length=2)
