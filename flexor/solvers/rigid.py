@@ -47,8 +47,8 @@ class RigidSolver(AbstractSolver):
         sources = self._contact.sources(model)
         if sources and not self.integrator.impulses:
             raise ValueError(
-                f"{class_name(self._contact)} works with impulses over a step, which {class_name(self.integrator)} has no place "
-                f"for: use contact=Penalty() with it, or integrator=SemiImplicitEuler(). '{model.topology.name}' has "
+                f"{class_name(self._contact)} works with impulses over a step, which {class_name(self.integrator)} does not "
+                f"support: use contact=Penalty() with it, or integrator=SemiImplicitEuler(). '{model.topology.name}' has "
                 f"{', '.join(sources)}; `load` with `ignore` leaves out what is not wanted."
             )
         if model.topology.na and self.integrator.stages > 1:

@@ -247,7 +247,7 @@ def test_a_full_disk_loses_nothing(tmp_path, monkeypatch):
         return full if len(begun) > 2 else real(folder)
 
     monkeypatch.setattr(shutil, "disk_usage", usage)
-    with pytest.raises(OSError, match=r"the disk is full: .* stays in '.*p\.h5\.part'"):
+    with pytest.raises(OSError, match=r"the disk is full: .* so far are in '.*p\.h5\.part'"):
         recipe.sample(tmp_path / "p.h5")
     monkeypatch.undo()
     monkeypatch.setattr(data, "CHUNK", 8)
