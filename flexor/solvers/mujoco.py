@@ -22,18 +22,24 @@ from flexor.solvers.solver import AbstractSolver
 class MujocoSolver(AbstractSolver):
     """MuJoCo's step, with its own contact solver and default contact softness, for the same model and parameters.
 
-    `State.memory` is MuJoCo's warm start. The parameters may change from call to call: MuJoCo's model is then built anew.
+    A step is `substeps` of MuJoCo's steps under one control, in one call of its code. `State.memory` is MuJoCo's warm start. The
+    parameters may change from call to call: MuJoCo's model is then built anew.
     """
 
     passive: ClassVar[bool] = True
     integrator: str = eqx.field(static=True, default="Euler")
+    substeps: int = eqx.field(static=True, default=1)
     differentiable: ClassVar[bool] = False
     compilable: ClassVar[bool] = False
+
+    def __check_init__(self) -> None:
+        if self.substeps < 1:
+            raise ValueError(f"the number of substeps must be positive, got {self.substeps}.")
 
     def check(self, model: Model, dt: float | None) -> None:
         if self.integrator not in ("Euler", "RK4", "implicit", "implicitfast"):
             raise ValueError(f"MuJoCo has no integrator '{self.integrator}'; it has Euler, RK4, implicit, implicitfast.")
-        check_delays(model, dt)
+        check_delays(model, None if dt is None else dt / self.substeps)
         leaves, tree = jax.tree.flatten(model)
         if not any(isinstance(x, jax.core.Tracer) for x in leaves):
             with _cache.lock:
@@ -43,14 +49,21 @@ class MujocoSolver(AbstractSolver):
         memory, history, act = jnp.zeros(model.nv, model.dtype), empty_history(model), no_activation(model)
         return dataclasses.replace(state, memory=memory, history=history, act=act)
 
+    def shortest_step(self, dt: float) -> float:
+        return dt / self.substeps
+
     def step(self, model: Model, state: State, control: Control, dt: Float[Array, ""]) -> State:
-        control, history = delayed(model, state.history, control, dt)
+        short = dt / self.substeps
+        us, history = [], state.history
+        for _ in range(self.substeps):  # what acts in each substep: inputs on their way arrive in the middle of a step
+            acting, history = delayed(model, history, control, short)
+            us.append(acting.u)
         leaves, tree = jax.tree.flatten(model)
         rows = np.array(model.topology.mocap, int)
         pos = model.bodies.pos[rows] if control.mocap_pos is None else control.mocap_pos
         quat = model.bodies.quat[rows] if control.mocap_quat is None else control.mocap_quat
         act = jnp.zeros(0, state.q.dtype) if state.act is None else state.act
-        inputs = (state.q, state.qd, state.memory, act, control.u, control.tau, control.wrench, pos, quat, dt)
+        inputs = (state.q, state.qd, state.memory, act, jnp.stack(us), control.tau, control.wrench, pos, quat, short)
         q, qd, warm, act = _step(tree, self.integrator, leaves, inputs)
         return State(q, qd, state.time + dt, warm, history, None if state.act is None else act)
 
@@ -100,21 +113,22 @@ _cache = _Cache()
 
 def _host_step(tree: Any, integrator: str, leaves: Any, inputs: Any) -> tuple[np.ndarray, ...]:
     arrays = [np.asarray(x) for x in leaves]
-    q, qd, warm, act, u, tau, wrench, pos, quat, dt = (np.asarray(x) for x in inputs)
+    q, qd, warm, act, us, tau, wrench, pos, quat, dt = (np.asarray(x) for x in inputs)
     with _cache.lock:
         m, d = _cache.get(tree, arrays)
+        d.qpos[:], d.qvel[:], d.qacc_warmstart[:] = q, qd, warm
         d.mocap_pos[:], d.mocap_quat[:], d.act[:] = pos, quat, act
-        _advance(m, d, integrator, float(dt), q, qd, warm, u, tau, wrench)
+        for u in us:
+            _advance(m, d, integrator, float(dt), u, tau, wrench)
         return tuple(np.array(x, q.dtype) for x in (d.qpos, d.qvel, d.qacc_warmstart, d.act))
 
 
-def _advance(m: Any, d: Any, integrator: str, dt: float, q: Any, qd: Any, warm: Any, u: Any, tau: Any, wrench: Any) -> None:
-    """`mj_step` from the given state, in place."""
+def _advance(m: Any, d: Any, integrator: str, dt: float, u: Any, tau: Any, wrench: Any) -> None:
+    """`mj_step` from the state in `d`, in place."""
     import mujoco
 
     m.opt.timestep = dt
     m.opt.integrator = getattr(mujoco.mjtIntegrator, f"mjINT_{integrator.upper()}")
-    d.qpos[:], d.qvel[:], d.qacc_warmstart[:] = q, qd, warm
     d.ctrl[:], d.qfrc_applied[:] = u, tau
     d.xfrc_applied[:] = 0
     if wrench.any():

@@ -18,7 +18,7 @@ class AbstractSolver(Pytree):
     """Anything that advances a robot by one step. Pure; what it must remember between steps lives in `State.memory`."""
 
     differentiable: ClassVar[bool] = True
-    """Whether a step is JAX throughout, so that it can be differentiated, scanned and substepped."""
+    """Whether a step is JAX throughout, so that it can be differentiated, and substepped by `Substeps`."""
     compilable: ClassVar[bool] = True
     """Whether a step compiles to a SIMD kernel (`flexor.simd`); elsewhere it goes through XLA."""
 

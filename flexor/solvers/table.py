@@ -39,14 +39,13 @@ def solver(name: str | Mapping[str, Any], **options: Any) -> AbstractSolver:
     if what not in SOLVERS:
         raise ValueError(f"there is no solver {what!r}; there are {', '.join(SOLVERS)}.")
     substeps, integrator = given.pop("substeps", 1), given.pop("integrator", "euler")
-    if what == "mujoco":
-        _check_options(given, (), "the solver 'mujoco'", COMMON)
-        made: AbstractSolver = MujocoSolver(_choice(integrator, MUJOCO_INTEGRATORS, "integrator of mujoco"))
-    else:
-        contact = _contact("ncp" if what == "rigid" else what, given)
-        made = RigidSolver(contact, _choice(integrator, INTEGRATORS, "integrator")())
     if not isinstance(substeps, int) or isinstance(substeps, bool) or substeps < 1:
         raise ValueError(f"`substeps` must be a positive number of steps, got {substeps!r}.")
+    if what == "mujoco":
+        _check_options(given, (), "the solver 'mujoco'", COMMON)
+        return MujocoSolver(_choice(integrator, MUJOCO_INTEGRATORS, "integrator of mujoco"), substeps)
+    contact = _contact("ncp" if what == "rigid" else what, given)
+    made = RigidSolver(contact, _choice(integrator, INTEGRATORS, "integrator")())
     return made if substeps == 1 else Substeps(made, substeps)
 
 

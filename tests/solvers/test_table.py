@@ -19,6 +19,7 @@ from flexor.solvers.table import CONTACTS, FRICTIONS, INTEGRATORS, SOLVERS
         ("none", fx.RigidSolver(contact=None)),
         ("mujoco", fx.MujocoSolver()),
         ({"name": "mujoco", "integrator": "rk4"}, fx.MujocoSolver("RK4")),
+        ({"name": "mujoco", "substeps": 4}, fx.MujocoSolver(substeps=4)),
         ({"name": "ncp", "iterations": 9, "warm_start": False}, fx.RigidSolver(fx.NCP(iterations=9, warm_start=False))),
         ({"name": "penalty", "integrator": "rk4"}, fx.RigidSolver(fx.Penalty(), fx.RK4())),
         ({"name": "penalty", "friction": "hollars"}, fx.RigidSolver(fx.Penalty(fx.Hollars()))),
@@ -57,7 +58,7 @@ def test_options_as_keywords_go_before_those_of_the_table():
             "Hollars has no option 'speed'; it has static_ratio",
         ),
         ({"name": "ncp", "substeps": 0}, "`substeps` must be a positive number of steps, got 0"),
-        ({"name": "mujoco", "substeps": 2}, "MujocoSolver"),
+        ({"name": "mujoco", "substeps": 0}, "`substeps` must be a positive number of steps, got 0"),
     ],
 )
 def test_unknown_names_and_options_are_answered_with_what_there_is(given, text):
