@@ -136,7 +136,7 @@ def test_one_task_on_every_kind_of_physics(physics):
 @cache
 def reached_by_the_rigid_cart():
     task = make("cartpole")
-    run = task.sim.rollout(start(task, KEY).state, jnp.full((15, 1), 5.0))
+    run = task.sim.rollout(start(task, KEY).state, jnp.full((15, 1), 0.5))
     return np.asarray(task.observe(run.final, None))
 
 
