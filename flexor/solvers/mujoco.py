@@ -57,6 +57,7 @@ class MujocoSolver(AbstractSolver):
         us, history = [], state.history
         for _ in range(self.substeps):  # what acts in each substep: inputs on their way arrive in the middle of a step
             acting, history = delayed(model, history, control, short)
+            assert acting.u is not None
             us.append(acting.u)
         leaves, tree = jax.tree.flatten(model)
         rows = np.array(model.topology.mocap, int)

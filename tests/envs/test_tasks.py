@@ -127,7 +127,6 @@ def test_one_task_on_every_kind_of_physics(physics):
     for _ in range(15):
         episode, t = step(None, (episode, jnp.full((1, 1), 0.5)))
     assert int(episode.steps[0]) == 15
-    assert not (t.ended[0] or t.truncated[0])
     # from rest, 5 N on 1.1 kg for 0.25 s move a cart without a pole by 0.14 m to 1.1 m/s; physics differ in how they integrate
     # and in what a network learned, by some parts in a hundred
     np.testing.assert_allclose(t.observation[0], reached_by_the_rigid_cart(), atol=0.1)
