@@ -280,7 +280,7 @@ def short(logs, rows=3):
          "6 measurements cannot determine 14 parameters: give more data or free fewer"),
         (lambda logs: fx.identify(simulator(), logs, FREE, held_out=1.5), ValueError, "`held_out` must be a share below 1"),
         (lambda logs: fx.identify(simulator(), logs, FREE, prior={"*.com": 1.0}), KeyError, "the prior for '*.com' matches none"),
-        (lambda logs: fx.identify(simulator(), logs, FREE, prior={"*.mass": 0.0}), ValueError, "must be a positive standard deviation"),
+        (lambda logs: fx.identify(simulator(), logs, FREE, prior={"*.mass": 0.0}), ValueError, "a positive standard deviation"),
         (lambda logs: fx.identify(simulator(), [fx.Log(g.time, g.values, g.columns, g.controls) for g in logs], FREE,
                                   prior={"*.mass": 0.1}), ValueError, "a prior is weighed against the noise"),
         (lambda logs: fx.identify(simulator(), logs, FREE, shooting=fx.Shooting(free_start=True), search=fx.Adam()), ValueError,
