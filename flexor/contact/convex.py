@@ -40,10 +40,10 @@ REFINED = 1e-2  # a normal this near to a flat direction of a round shape's part
 
 def convex_pair(a: str, b: str) -> Callable[[Placed, Placed], Touch]:
     """The narrow phase of two kinds of convex shapes."""
-    return partial(_touch, SHAPES_BY_NAME[a], SHAPES_BY_NAME[b])
+    return partial(touch, SHAPES_BY_NAME[a], SHAPES_BY_NAME[b])
 
 
-def _touch(kind_a: AbstractShape, kind_b: AbstractShape, a: Placed, b: Placed) -> Touch:
+def touch(kind_a: AbstractShape, kind_b: AbstractShape, a: Placed, b: Placed) -> Touch:
     """One row where a shape is round on all sides, else four."""
     b = b._replace(pos=b.pos - a.pos)  # all relative to a: small numbers have small rounding errors
     origin, a = a.pos, a._replace(pos=jnp.zeros_like(a.pos))

@@ -10,11 +10,11 @@ from jax import lax
 from jaxtyping import Array, Float
 
 from flexor.contact.contacts import Contacts
-from flexor.contact.shapes import NARROW_PHASE, Placed, Touch, kinds
+from flexor.contact.shapes import Placed, Touch, kinds, narrow_phase
 from flexor.contact.soft import softness
 from flexor.dynamics import Kinematics, body_poses
 from flexor.model.model import Model
-from flexor.model.topology import INDEX, Topology
+from flexor.model.topology import INDEX, Geom, Topology
 from flexor.spatial import matmul, quat_to_matrix, rotate, take
 
 
@@ -24,7 +24,8 @@ def _groups(topology: Topology) -> tuple[tuple[tuple[str, str], tuple[int, ...]]
     groups: dict[tuple[tuple[str, str], int, int], list[int]] = {}
     for i, pair in enumerate(topology.pairs):
         a, b = topology.geoms[pair.a], topology.geoms[pair.b]
-        groups.setdefault((kinds(a, b), a.stop - a.start, b.stop - b.start), []).append(i)
+        first = pair.a if a.grid else a.stop - a.start  # a height field has a group of its own
+        groups.setdefault((kinds(a, b), first, b.stop - b.start), []).append(i)
     return tuple((key[0], tuple(rows)) for key, rows in groups.items())
 
 
@@ -33,13 +34,14 @@ def candidates(topology: Topology) -> tuple[int, ...]:
     """The pair of every candidate, in the order of `detect`."""
     found: list[int] = []
     number = jax.ShapeDtypeStruct((), jnp.float32)
-    for shapes, rows in _groups(topology):
+    for _, rows in _groups(topology):
         pair = topology.pairs[rows[0]]
-        spans = [g.stop - g.start for g in (topology.geoms[pair.a], topology.geoms[pair.b])]
+        ends = topology.geoms[pair.a], topology.geoms[pair.b]
 
-        def touch(x: Array, shapes: tuple[str, str] = shapes, spans: list[int] = spans) -> Touch:
+        def touch(x: Array, ends: tuple[Geom, Geom] = ends) -> Touch:
             at = Placed(jnp.full(3, x), jnp.full((3, 3), x), jnp.full(3, x))
-            return NARROW_PHASE[shapes](*(at._replace(vertices=jnp.full((n, 3), x) if n else None) for n in spans))
+            spans = (g.stop - g.start for g in ends)
+            return narrow_phase(*ends)(*(at._replace(vertices=jnp.full((n, 3), x) if n else None) for n in spans))
 
         count = jax.eval_shape(touch, number).distance.shape[0]
         found += [i for i in rows for _ in range(count)]
@@ -60,13 +62,16 @@ def detect(model: Model, kin: Kinematics) -> Contacts:
     owner = np.array([g.body for g in t.geoms], dtype=int)
     found: list[Touch] = []
     index: list[int] = []
-    for shapes, rows in _groups(t):
+    for _, rows in _groups(t):
         a = np.array([t.pairs[i].a for i in rows])
         b = np.array([t.pairs[i].b for i in rows])
-        first, second = (
-            Placed(take(geom_pos, g), take(geom_rot, g), take(model.geoms.size, g), _vertices(model, g)) for g in (a, b)
-        )
-        touch = _of_all(NARROW_PHASE[shapes], first, second)
+        ends = t.geoms[a[0]], t.geoms[b[0]]
+        first, second = (Placed(take(geom_pos, g), take(geom_rot, g), take(model.geoms.size, g)) for g in (a, b))
+        second = second._replace(vertices=_vertices(model, b))
+        if ends[0].grid:
+            touch = _on_field(narrow_phase(*ends), model.geoms.vertices[ends[0].start : ends[0].stop], first, second)
+        else:
+            touch = _of_all(narrow_phase(*ends), first._replace(vertices=_vertices(model, a)), second)
         count = touch.distance.shape[1]
         found.append(Touch(*(x.reshape(-1, *x.shape[2:]) for x in touch)))
         index += [i for i in rows for _ in range(count)]
@@ -92,6 +97,11 @@ def _of_all(touch: Callable[[Placed, Placed], Touch], first: Placed, second: Pla
     if isinstance(touch, partial):  # those of `convex_pair`
         return lax.map(lambda pair: touch(*pair), (first, second))
     return jax.vmap(touch)(first, second)
+
+
+def _on_field(touch: Callable[[Placed, Placed], Touch], vertices: Array, first: Placed, second: Placed) -> Touch:
+    """One pair after the other; all have the vertices of one height field."""
+    return lax.map(lambda pair: touch(pair[0]._replace(vertices=vertices), pair[1]), (first, second))
 
 
 def _vertices(model: Model, geoms: np.ndarray) -> Array | None:

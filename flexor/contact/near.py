@@ -23,7 +23,7 @@ from jaxtyping import Array, Bool, Float, Int
 from flexor.contact.contact import Instant
 from flexor.contact.contacts import Contacts
 from flexor.contact.detect import candidates, placed_geoms
-from flexor.contact.shapes import NARROW_PHASE, Placed, Touch, kinds
+from flexor.contact.shapes import Placed, Touch, kinds, narrow_phase
 from flexor.contact.soft import Soft, softness
 from flexor.dynamics import body_poses, body_velocities
 from flexor.model.model import Model
@@ -150,7 +150,8 @@ def _groups(t: Topology) -> tuple[_Group, ...]:
     groups: dict[tuple[tuple[str, str], int], list[int]] = {}
     for i, pair in enumerate(t.pairs):
         a, b = t.geoms[pair.a], t.geoms[pair.b]
-        groups.setdefault((kinds(a, b), b.outline if kinds(a, b)[1] == "prism" else 0), []).append(i)
+        apart = pair.a if a.grid else b.outline if kinds(a, b)[1] == "prism" else 0
+        groups.setdefault((kinds(a, b), apart), []).append(i)
     found = []
     for (shapes, _), rows in groups.items():
         counts = [[t.geoms[g].stop - t.geoms[g].start for g in (t.pairs[i].a, t.pairs[i].b)] for i in rows]
@@ -168,10 +169,13 @@ def _bounds(now: Instant, velocity: Float[Array, " nv"]) -> _Bounds:
     half = jnp.sum(jnp.asarray(linear, pos.dtype) * model.geoms.size[:, None], axis=-1)
     centre = pos
     meshes = np.array([i for i, g in enumerate(t.geoms) if g.shape == "mesh"], INDEX)
-    if len(meshes):
-        low, high = _corners(now.model, meshes)
-        half = half.at[meshes].set((high - low) / 2)
-        centre = centre.at[meshes].add(rotate(take(rot, meshes), (high + low) / 2))
+    fields = [np.array([i], INDEX) for i, g in enumerate(t.geoms) if g.grid]
+    for rows in [meshes, *fields] if len(meshes) else fields:
+        low, high = _corners(now.model, rows)
+        if t.geoms[rows[0]].grid:
+            low = low.at[:, 2].set(-take(model.geoms.size, rows)[:, 2])
+        half = half.at[rows].set((high - low) / 2)
+        centre = centre.at[rows].add(rotate(take(rot, rows), (high + low) / 2))
     owner = np.array([g.body for g in t.geoms], INDEX)
     twist = take(body_velocities(model, kin, lax.stop_gradient(velocity)), owner)
     arm = centre - take(body_poses(model, kin)[0], owner)
@@ -260,12 +264,15 @@ def _narrow_phase(now: Instant, s: _Bounds, group: _Group, dt: Array, most: int)
     all_fit = count <= most
     items = jnp.arange(count, dtype=INDEX) if all_fit else _choose(near, count, most)[0]
     place = _placer(now, group, sides)
+    ends = tuple(t.geoms[side[0]] for side in sides)
+    of_pair = narrow_phase(*ends)
     far = Touch(*(jnp.zeros((POINTS, 3), dt.dtype),) * 3, jnp.full(POINTS, FAR, dt.dtype))
 
     def touch(i: Array) -> tuple[Touch, Array]:
         a, b = gathered(table[0], i), gathered(table[1], i)
         reach = _reach(s, a, b, lax.stop_gradient(dt))
-        found = NARROW_PHASE[group.shapes](*place(i, a, b))
+        far = reach if margin is None else reach + lax.stop_gradient(gathered(margin, i))
+        found = of_pair(*place(i, a, b), far) if ends[0].grid else of_pair(*place(i, a, b))
         found = found if margin is None else found._replace(distance=found.distance - gathered(margin, i))
         return _spread(found, reach), reach
 
@@ -289,12 +296,16 @@ def _placer(now: Instant, group: _Group, sides: list[np.ndarray]) -> Callable[[A
         for shape, side, count in zip(group.shapes, sides, group.vertices, strict=True)
     ]
 
+    first = model.topology.geoms[sides[0][0]]
+    field = stored(model.geoms.vertices[first.start : first.stop]) if first.grid else None
+
     def one(i: Array, geom: Array, rows: Array | None) -> Placed:
         pos, rot, size = (gathered(x, geom) for x in shapes)
         return Placed(pos, rot, size, None if rows is None else gathered(vertices, gathered(rows, i)))
 
     def place(i: Array, a: Array, b: Array) -> tuple[Placed, Placed]:
-        return one(i, a, rows[0]), one(i, b, rows[1])
+        one_a = one(i, a, rows[0])
+        return one_a if field is None else one_a._replace(vertices=field), one(i, b, rows[1])
 
     return place
 

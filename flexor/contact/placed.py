@@ -15,7 +15,8 @@ class Touch(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A shape in the world: frame, MuJoCo's size numbers, and the vertices of a mesh in the shape's frame."""
+    """A shape in the world: frame, MuJoCo's size numbers (of a height field the depth of its base, the third), and the vertices
+    of a mesh or a height field in the shape's frame."""
 
     pos: Float[Array, "3"]
     rot: Float[Array, "3 3"]

@@ -11,9 +11,10 @@ import numpy as np
 from jaxtyping import Array
 
 from flexor.contact.convex import convex_pair
+from flexor.contact.field import field_pair
 from flexor.contact.placed import Placed, Touch
 from flexor.contact.support import unit
-from flexor.model.topology import SHAPES, Geom
+from flexor.model.topology import CONVEX, Geom
 from flexor.spatial import dot, rotate
 
 _CORNERS = np.array([[x, y, z] for x in (-1, 1) for y in (-1, 1) for z in (-1, 1)], dtype=float)
@@ -230,7 +231,7 @@ def plane_ellipsoid(plane: Placed, ellipsoid: Placed) -> Touch:
 
 
 NARROW_PHASE: dict[tuple[str, str], Callable[[Placed, Placed], Touch]] = {
-    **{(a, b): convex_pair(a, b) for i, a in enumerate(SHAPES[1:], start=1) for b in SHAPES[i:]},
+    **{(a, b): convex_pair(a, b) for i, a in enumerate(CONVEX) for b in CONVEX[i:]},
     ("plane", "sphere"): plane_sphere,
     ("plane", "capsule"): plane_capsule,
     ("plane", "box"): plane_box,
@@ -244,6 +245,11 @@ NARROW_PHASE: dict[tuple[str, str], Callable[[Placed, Placed], Touch]] = {
     ("capsule", "box"): capsule_box,
     ("sphere", "prism"): sphere_prism,
 }
+
+
+def narrow_phase(a: Geom, b: Geom) -> Callable[..., Touch]:
+    """The function of two geoms' shapes; that of a height field takes a reach as well."""
+    return field_pair(b.shape, a.grid) if a.grid else NARROW_PHASE[kinds(a, b)]
 
 
 def kinds(a: Geom, b: Geom) -> tuple[str, str]:

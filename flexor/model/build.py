@@ -102,7 +102,7 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
         "keyframes": np.array(list(d.keyframes.values()), float).reshape(len(d.keyframes), topology.nq),
     }
     _override(d, topology, tables, whole)
-    rows = [np.asarray(g.vertices) for g in geoms if g.shape == "mesh"]
+    rows = [np.asarray(g.vertices) for g in geoms if g.vertices is not None]
     tables["geoms"]["vertices"] = np.concatenate(rows) if rows else np.zeros((0, 3))
     kinds = {"bodies": Bodies, "joints": Joints, "geoms": Geoms, "pairs": Pairs, "actuators": Actuators, "sites": Sites,
              "equalities": Equalities, "tendons": Tendons, "loops": Loops, "transmissions": Transmissions,
@@ -134,7 +134,7 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
     joint = {j.name: i for i, j in enumerate(d.joints)}
     index = {g.name: i for i, g in enumerate(geoms)}
     site = {s.name: i for i, s in enumerate(d.sites)}
-    ends = np.cumsum([0] + [len(np.asarray(g.vertices)) if g.shape == "mesh" else 0 for g in geoms]).tolist()
+    ends = np.cumsum([0] + [0 if g.vertices is None else len(np.asarray(g.vertices)) for g in geoms]).tolist()
     return Topology(
         name=d.name,
         bodies=tuple(b.name for b in d.bodies),
@@ -151,9 +151,9 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
             for j in d.joints
         ),
         geoms=tuple(
-            Geom(g.name, g.shape, body[g.body], ends[i], ends[i + 1], g.outline)
-            if g.shape == "mesh"
-            else Geom(g.name, g.shape, body[g.body])
+            Geom(g.name, g.shape, body[g.body])
+            if g.vertices is None
+            else Geom(g.name, g.shape, body[g.body], ends[i], ends[i + 1], g.outline, g.grid)
             for i, g in enumerate(geoms)
         ),
         pairs=tuple(Pair(f"{p.a}~{p.b}", index[p.a], index[p.b], p.condim, p.margined or p.margin != 0) for p in pairs),
@@ -292,10 +292,10 @@ def _checked_pairs(d: Description, pairs: list[PairSpec]) -> list[PairSpec]:
 
 
 def _resolved_geoms(d: Description, pairs: list[PairSpec]) -> list[GeomSpec]:
-    """The geoms of the model, meshes with the corners of their hulls; without meshes that are in no pair, and without geoms
-    that are not shapes."""
+    """The geoms of the model, meshes with the corners of their hulls; without meshes and height fields that are in no pair, and
+    without geoms that are not shapes."""
     used = {p.a for p in pairs} | {p.b for p in pairs}
-    kept = [g for g in d.geoms if g.shape in SHAPES and (g.shape != "mesh" or g.name in used)]
+    kept = [g for g in d.geoms if g.shape in SHAPES and (g.shape not in ("mesh", "hfield") or g.name in used)]
     reduced = [g.name for g in kept if g.shape == "mesh" and not g.exact and _resolve_mesh(d, g)]
     if reduced:
         names = ", ".join(f"'{n}'" for n in reduced[:5]) + (f" and {len(reduced) - 5} more" if len(reduced) > 5 else "")

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from flexor.model.frames import IDENTITY
-from flexor.model.topology import SHAPES
+from flexor.model.topology import CONVEX, SHAPES
 
 UNLIMITED = (-np.inf, np.inf)
 WORLD = "world"
 
-PAIR_KINDS = frozenset(f"{a}-{b}" for i, a in enumerate(SHAPES) for b in SHAPES[i:] if b != "plane")
+PAIR_KINDS = frozenset(f"{a}-{b}" for i, a in enumerate(SHAPES) for b in SHAPES[i:] if b in CONVEX)
 """`ignore` entries that drop the pairs of two shapes, such as "box-box"."""
 
 IGNORABLE = PAIR_KINDS | {
@@ -112,8 +112,9 @@ class JointSpec:
 @dataclass
 class GeomSpec:
     """A shape on a body, with MuJoCo's size numbers and collision bits. `vertices` of a mesh may be a function, called only
-    when the mesh takes part in a pair; `exact` vertices are taken as they are, with `outline` given (see `Geom`). `solref`,
-    `solimp` and `solmix` are MuJoCo's, from which the softness of a pair is mixed."""
+    when the mesh takes part in a pair; `exact` vertices are taken as they are, with `outline` given (see `Geom`). Those of a
+    height field are a `grid`, and its third size is how far its base reaches below zero. `solref`, `solimp` and `solmix` are
+    MuJoCo's, from which the softness of a pair is mixed."""
 
     name: str
     shape: str
@@ -124,6 +125,7 @@ class GeomSpec:
     vertices: np.ndarray | Callable[[], np.ndarray] | None = None
     exact: bool = False
     outline: int = 0
+    grid: tuple[int, int] | None = None
     contype: int = 1
     conaffinity: int = 1
     condim: int = 3

@@ -55,10 +55,13 @@ def structure_keys(model: Model) -> dict[str, np.ndarray]:
     for compliance, value in zip(model.topology.compliances, np.asarray(model.compliances.stiffness, float), strict=True):
         keys[f"compliance.{compliance.name}.stiffness"] = np.array([value])
     vertices = np.asarray(model.geoms.vertices, float)
-    for geom in model.topology.geoms:
+    for i, geom in enumerate(model.topology.geoms):
         if geom.shape == "mesh":
             keys[f"geom.{geom.name}.vertices"] = vertices[geom.start : geom.stop].ravel()
             keys[f"geom.{geom.name}.outline"] = np.array([float(geom.outline)])
+        if geom.shape == "hfield":
+            keys[f"geom.{geom.name}.vertices"] = vertices[geom.start : geom.stop].ravel()
+            keys |= {f"geom.{geom.name}.{f}": np.asarray(getattr(model.geoms, f)[i], float) for f in ("pos", "size")}
     return keys
 
 
@@ -134,7 +137,8 @@ def set_structure(d: Description) -> None:
         elif kind == "geom" and field == "vertices" and name in geoms:
             geoms[name].vertices = d.overrides.pop(key).reshape(-1, 3)
             geoms[name].exact = True
-            geoms[name].size = np.zeros(3)
+            if not geoms[name].grid:
+                geoms[name].size = np.zeros(3)
         elif kind == "geom" and field == "outline" and name in geoms:
             geoms[name].outline = int(d.overrides.pop(key)[0])
 

@@ -199,14 +199,18 @@ def _geom(m: mujoco.MjModel, g: int, names: _Names) -> GeomSpec:
     if shape == "mesh":
         start, count = m.mesh_vertadr[m.geom_dataid[g]], m.mesh_vertnum[m.geom_dataid[g]]
         vertices = m.mesh_vert[start : start + count].astype(float)
+    size, grid = m.geom_size[g].copy(), None
+    if shape == "hfield":
+        size, vertices, grid = _field(m, int(m.geom_dataid[g]))
     return GeomSpec(
         name=names["geom"][g],
         shape=shape,
         body=names["body"][m.geom_bodyid[g]],
         pos=m.geom_pos[g].copy(),
         quat=m.geom_quat[g].copy(),
-        size=m.geom_size[g].copy(),
+        size=size,
         vertices=vertices,
+        grid=grid,
         contype=int(m.geom_contype[g]) & 0xFFFFFFFF,
         conaffinity=int(m.geom_conaffinity[g]) & 0xFFFFFFFF,
         condim=int(m.geom_condim[g]),
@@ -219,6 +223,15 @@ def _geom(m: mujoco.MjModel, g: int, names: _Names) -> GeomSpec:
         solimp=m.geom_solimp[g].copy(),
         solmix=float(m.geom_solmix[g]),
     )
+
+
+def _field(m: mujoco.MjModel, h: int) -> tuple[np.ndarray, np.ndarray, tuple[int, int]]:
+    """Size, vertices and grid of a height field: rows along y, columns along x, heights from zero up."""
+    rows, columns, start = int(m.hfield_nrow[h]), int(m.hfield_ncol[h]), int(m.hfield_adr[h])
+    x, y, top, base = m.hfield_size[h]
+    across, along = np.meshgrid(np.linspace(-x, x, columns), np.linspace(-y, y, rows))
+    heights = top * m.hfield_data[start : start + rows * columns].astype(float)
+    return np.array([0, 0, base]), np.stack([across.ravel(), along.ravel(), heights], axis=1), (rows, columns)
 
 
 def _site(m: mujoco.MjModel, s: int, names: _Names) -> SiteSpec:

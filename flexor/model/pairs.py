@@ -7,10 +7,10 @@ import numpy as np
 
 from flexor.model.description import Description, GeomSpec, PairSpec, static_bodies
 from flexor.model.softness import mixed, soften
-from flexor.model.topology import SHAPES
+from flexor.model.topology import CONVEX, SHAPES
 
-SUPPORTED = frozenset((a, b) for i, a in enumerate(SHAPES) for b in SHAPES[i:] if b != "plane")
-"""Pairs of shapes with a contact detector: all but two planes. A mesh is its convex hull."""
+SUPPORTED = frozenset((a, b) for i, a in enumerate(SHAPES) for b in SHAPES[i:] if b in CONVEX)
+"""Pairs of shapes with a contact detector: all but those of planes and height fields. A mesh is its convex hull."""
 _RANK = {s: i for i, s in enumerate(SHAPES)}
 
 

@@ -7,11 +7,13 @@ import jax
 import numpy as np
 
 from flexor.model.extension import FLUID_PREFIX, PREFIX, number_text
+from flexor.model.frames import quat_matrix
 from flexor.model.model import Model
 from flexor.model.save_actuators import add_actuators, limit
 from flexor.model.save_compliances import softness
 from flexor.model.save_sensors import add_sensors
 from flexor.model.save_tendons import write_tendons
+from flexor.model.topology import Geom
 
 
 def mjcf_text(model: Model, keys: Mapping[str, np.ndarray]) -> str:
@@ -71,11 +73,26 @@ def _fluid_shapes(body: ET.Element, m: Model, b: int) -> None:
 
 
 def _meshes(root: ET.Element, m: Model) -> None:
-    meshes = [g for g in m.topology.geoms if g.shape == "mesh"]
-    if meshes:
-        assets = ET.SubElement(root, "asset")
-        for g in meshes:
-            ET.SubElement(assets, "mesh", name=g.name, vertex=number_text(m.geoms.vertices[g.start : g.stop]))
+    drawn = [g for g in m.topology.geoms if g.shape in ("mesh", "hfield")]
+    if not drawn:
+        return
+    assets = ET.SubElement(root, "asset")
+    for g in drawn:
+        vertices = m.geoms.vertices[g.start : g.stop]
+        if g.shape == "mesh":
+            ET.SubElement(assets, "mesh", name=g.name, vertex=number_text(vertices))
+        else:
+            _height_field(assets, g, vertices, float(m.geoms.size[m.topology.geoms.index(g), 2]))
+
+
+def _height_field(assets: ET.Element, g: Geom, vertices: np.ndarray, base: float) -> None:
+    """MuJoCo reads rows from the top and makes the lowest height zero: the geom is lifted by it in turn (`_geoms`); the extension has the true numbers."""
+    assert g.grid is not None
+    x, y, z = vertices.max(axis=0) - vertices.min(axis=0)
+    size = [x / 2, y / 2, z if z > 0 else 1.0, base + vertices[:, 2].min()]
+    what = {"nrow": str(g.grid[0]), "ncol": str(g.grid[1]), "size": number_text(size)}
+    heights = {"elevation": number_text(vertices[:, 2].reshape(g.grid)[::-1].ravel())} if z > 0 else {}
+    ET.SubElement(assets, "hfield", {"name": g.name, **what, **heights})
 
 
 def _inertial(body: ET.Element, m: Model, b: int) -> None:
@@ -113,8 +130,11 @@ def _geoms(body: ET.Element, m: Model, b: int) -> None:
         size = np.asarray(m.geoms.size[g])
         if geom.shape == "plane":
             size = np.where([False, False, True], np.maximum(size, 0.1), size)  # MuJoCo wants a positive grid spacing
-        what = {"mesh": geom.name} if geom.shape == "mesh" else {"size": number_text(size)}
-        pose = {"pos": number_text(m.geoms.pos[g]), "quat": number_text(m.geoms.quat[g])}
+        what = {geom.shape: geom.name} if geom.shape in ("mesh", "hfield") else {"size": number_text(size)}
+        pos = m.geoms.pos[g]
+        if geom.shape == "hfield":
+            pos = pos + quat_matrix(m.geoms.quat[g])[:, 2] * m.geoms.vertices[geom.start : geom.stop, 2].min()
+        pose = {"pos": number_text(pos), "quat": number_text(m.geoms.quat[g])}
         bits = {"contype": "0", "conaffinity": "0"}
         ET.SubElement(body, "geom", {"name": geom.name, "type": geom.shape, **what, **pose, **bits})
 

@@ -15,7 +15,8 @@ JOINT_NV = {"hinge": 1, "slide": 1, "ball": 3, "free": 6}
 # The type of index arrays. NumPy's int64 would be another type in each of JAX's precisions, and jaxlib keeps the converted
 # array of an object that lives on (a cached property, a constant of a module) whatever the precision is by then.
 INDEX = np.dtype("int32")
-SHAPES = ("plane", "sphere", "capsule", "box", "cylinder", "ellipsoid", "mesh")
+CONVEX = ("sphere", "capsule", "box", "cylinder", "ellipsoid", "mesh")
+SHAPES = ("plane", "hfield", *CONVEX)
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,8 @@ class Joint:
 
 @dataclass(frozen=True)
 class Geom:
-    """A collision shape on a body. A mesh owns rows `start:stop` of the model's vertices.
+    """A collision shape on a body. A mesh or a height field owns rows `start:stop` of the model's vertices; those of a field are
+    a `grid` of so many rows (along y) and columns (along x), row by row.
 
     `outline` counts the corners of the polygon of which the mesh is a prism along its z axis: its vertices are then the
     outline, counter-clockwise, at the lower z, and the same outline at the upper z. It is zero for any other mesh.
@@ -45,6 +47,7 @@ class Geom:
     start: int = 0
     stop: int = 0
     outline: int = 0
+    grid: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True)

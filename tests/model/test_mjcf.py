@@ -133,12 +133,6 @@ REFUSED = {
         one(rest='<contact><pair geom1="floor" geom2="g" condim="3" friction="0.5 0.6 0 0 0"/></contact>'),
         "pair 'floor' and 'g'",
     ),
-    "hfield": (
-        one(top='<asset><hfield name="h" nrow="3" ncol="3" size="1 1 1 1"/></asset>').replace(
-            'type="plane" size="1 1 1"', 'type="hfield" hfield="h"'
-        ),
-        "geom 'floor'",
-    ),
 }
 
 

@@ -29,7 +29,7 @@ BOOKKEEPING = (
     "mesh_[!v]* B_* M_* D_* map* ten_J_* plugin* sensor_*"
 )
 WITHIN_REFUSED = {
-    "flex*": "deformable bodies", "efm*": "deformable bodies", "hfield_*": "shapes 'hfield' in pairs",
+    "flex*": "deformable bodies", "efm*": "deformable bodies",
     "actuator_actadr": "internal dynamics",
     "geom_plugin": "shapes 'sdf' in pairs", "opt.sleep_tolerance": "sleep",
     "opt.o_margin opt.o_solref opt.o_solimp opt.o_friction": "override",
