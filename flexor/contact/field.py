@@ -28,7 +28,9 @@ from flexor.model.topology import INDEX
 from flexor.spatial import cross, dot, gathered, rotate
 
 FAR = 1e6  # m: the distance of a place that is empty
-LATERAL = np.array([[0.83, 0.56], [-0.56, 0.83], [-0.83, -0.56], [0.56, -0.83]])  # at an angle to the edges of boxes and cells
+LATERAL = np.array(
+    [[0.83, 0.56], [-0.56, 0.83], [-0.83, -0.56], [0.56, -0.83]]
+)  # at an angle to the edges of boxes and cells
 NEAR = 0.1  # of a shape's size: gaps up to which points far out count where no reach is given
 EDGE = 1e-3  # of a triangle: as near to an edge a point lies on it
 LEVEL = 1e-3  # a normal within this angle of the triangle's is the triangle's own
@@ -80,7 +82,9 @@ def field_touch(
         return Touch(*(jnp.sum(jnp.where(_at(row, count, x), x, 0.0), axis=0) for x in found))
 
     def visit(_: None, code: Array) -> tuple[None, Touch]:
-        none = Touch(*(jnp.zeros(3, shape.pos.dtype),) * 2, unit(jnp.zeros(3, shape.pos.dtype)), jnp.full((), FAR, shape.pos.dtype))
+        none = Touch(
+            *(jnp.zeros(3, shape.pos.dtype),) * 2, unit(jnp.zeros(3, shape.pos.dtype)), jnp.full((), FAR, shape.pos.dtype)
+        )
         return None, lax.cond(code >= 0, fill, lambda _: none, jnp.maximum(code, 0))
 
     found = lax.scan(visit, None, chosen)[1]
@@ -101,7 +105,9 @@ def _rows(kind: AbstractShape) -> int:
     return 1 if kind.touches_in_one_point else 4
 
 
-def _search(kind: AbstractShape, grid: tuple[int, int], field: Placed, shape: Placed, reach: Array | None) -> Int[Array, " 5"]:
+def _search(
+    kind: AbstractShape, grid: tuple[int, int], field: Placed, shape: Placed, reach: Array | None
+) -> Int[Array, " 5"]:
     """Where the points are: ((cell, triangle), row of its contact) as one number, -1 for a place that is empty."""
     size = kind.extent(shape) + kind.radius(shape)
     within = NEAR * size if reach is None else reach

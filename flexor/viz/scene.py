@@ -78,6 +78,11 @@ def shapes(model: Model) -> list[dict[str, Any]]:
         if geom.shape == "mesh":
             vertices = np.asarray(g.vertices[geom.start : geom.stop], float)
             shape["vertices"], shape["faces"] = _rounded(vertices), hull_faces(vertices)
+        if geom.grid:
+            vertices = np.asarray(g.vertices[geom.start : geom.stop], float)
+            shape.update(
+                shape="mesh", vertices=_rounded(vertices), faces=grid_faces(geom.grid) if np.ptp(vertices[:, 2]) else []
+            )
         found.append(shape)
     return found + links(model)
 
@@ -114,6 +119,16 @@ def _link(name: str, body: int, end: np.ndarray, radius: float) -> dict[str, Any
         **pose,
         "size": _rounded([min(radius, length / 4), length / 2, 0]),
     }
+
+
+def grid_faces(grid: tuple[int, int]) -> list[list[int]]:
+    """Triangles of a height field, counter-clockwise from above; as `flexor.contact.field` has them."""
+    rows, columns = grid
+    first = (np.arange(rows - 1)[:, None] * columns + np.arange(columns - 1)).ravel()
+    lower = np.stack([first, first + 1, first + columns + 1], axis=1)
+    upper = np.stack([first, first + columns + 1, first + columns], axis=1)
+    faces: list[list[int]] = np.concatenate([lower, upper]).tolist()
+    return faces
 
 
 def hull_faces(vertices: np.ndarray) -> list[list[int]]:
