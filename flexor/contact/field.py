@@ -7,9 +7,12 @@ of all their points those remain that are deepest and farthest out in four direc
 
 **Inner edges.** Prisms side by side have edges and faces between them that the surface has not. A point p of the surface with
 the normal N is one of a contact only if no part of the surface at p rises along N: N.(w - p) <= 0 for the far corner w of the
-triangle beyond an edge that p lies on, and for all vertices w around a vertex that p is at. So a ball rolls over a plane of triangles as over a plane. Where that test fails, as deep
-below the surface, the triangle's plane takes the place of its prism, if the shape's lowest point along the triangle's normal is
-over or under the triangle, or its centre is under it.
+triangle beyond an edge that p lies on, and for all vertices w around a vertex that p is at. So a ball rolls over a plane of
+triangles as over a plane. Where that test fails, as deep below the surface, the triangle's plane takes the place of its prism, if
+the shape's lowest point along the triangle's normal is over or under the triangle, or its centre is under it.
+
+**Derivatives by the heights.** To first order a triangle moves at a point of it as a rigid body does: with that point, with the
+edge that it is nearest to, and with its plane.
 """
 
 from functools import partial
@@ -74,18 +77,19 @@ def field_touch(
     chosen = _search(kind, grid, *lax.stop_gradient((field, local, reach)))
     count = _rows(kind)
 
-    def fill(code: Array) -> Touch:
+    def fill(code: Array, at: Array) -> Touch:
         cell = code // (2 * count)
         triangle = _triangle(field, grid, cell // grid[1], cell % grid[1], (code // count) % 2)
-        found = _one(kind, triangle, local)
+        found = _one(kind, triangle, local, at)
         row = code % count
         return Touch(*(jnp.sum(jnp.where(_at(row, count, x), x, 0.0), axis=0) for x in found))
 
-    def visit(_: None, code: Array) -> tuple[None, Touch]:
+    def visit(_: None, place: tuple[Array, Array]) -> tuple[None, Touch]:
+        code, at = place
         none = Touch(
             *(jnp.zeros(3, shape.pos.dtype),) * 2, unit(jnp.zeros(3, shape.pos.dtype)), jnp.full((), FAR, shape.pos.dtype)
         )
-        return None, lax.cond(code >= 0, fill, lambda _: none, jnp.maximum(code, 0))
+        return None, lax.cond(code >= 0, fill, lambda *_: none, jnp.maximum(code, 0), at)
 
     found = lax.scan(visit, None, chosen)[1]
     points = [field.pos[None] + rotate(field.rot, x) for x in (found.point_a, found.point_b)]
@@ -107,15 +111,16 @@ def _rows(kind: AbstractShape) -> int:
 
 def _search(
     kind: AbstractShape, grid: tuple[int, int], field: Placed, shape: Placed, reach: Array | None
-) -> Int[Array, " 5"]:
-    """Where the points are: ((cell, triangle), row of its contact) as one number, -1 for a place that is empty."""
+) -> tuple[Int[Array, " 5"], Float[Array, "5 3"]]:
+    """Where the points are: ((cell, triangle), row of its contact) as one number, -1 for a place that is empty; and the points of
+    the field, in its frame."""
     size = kind.extent(shape) + kind.radius(shape)
     within = NEAR * size if reach is None else reach
     window = _window(kind, grid, field, shape, size if reach is None else reach)
     lateral = jnp.asarray(LATERAL, size.dtype)
     count = _rows(kind)
 
-    def look(r: Array, c: Array, half: Array, best: Array, codes: Array) -> tuple[Array, Array]:
+    def look(r: Array, c: Array, half: Array, best: Array, codes: Array, at: Array) -> tuple[Array, Array, Array]:
         triangle = _triangle(field, grid, r, c, half)
         found = _one(kind, triangle, shape)
         code = ((r * grid[1] + c) * 2 + half) * count
@@ -124,21 +129,23 @@ def _search(
             score = jnp.concatenate([-found.distance[row][None], jnp.where(found.distance[row] < within, out, -jnp.inf)])
             better = (score > best) & (found.distance[row] < 0.5 * FAR)
             best, codes = jnp.where(better, score, best), jnp.where(better, code + row, codes)
-        return best, codes
+            at = jnp.where(better[:, None], found.point_a[row, None], at)
+        return best, codes, at
 
     def visit(carry: tuple[Array, ...]) -> tuple[Array, ...]:
-        r, c, half, best, codes = carry
+        r, c, half, *now = carry
         top = jnp.max(_triangle(field, grid, r, c, half).corners[:, 2])
         near = (jnp.asarray(True) if reach is None else top > window.lowest - within) & (window.highest > -field.size[2])
-        best, codes = lax.cond(near, look, lambda r, c, half, best, codes: (best, codes), r, c, half, best, codes)
+        now = lax.cond(near, look, lambda r, c, half, *now: tuple(now), r, c, half, *now)
         wraps = (half == 1) & (c == window.last[1])
         c = jnp.where(half == 1, jnp.where(wraps, window.first[1], c + 1), c)
-        return r + wraps.astype(INDEX), c, 1 - half, best, codes
+        return r + wraps.astype(INDEX), c, 1 - half, *now
 
-    start = (*window.first, jnp.zeros((), INDEX), jnp.full(5, -jnp.inf, size.dtype), jnp.full(5, -1, INDEX))
-    codes = lax.while_loop(lambda carry: (carry[0] <= window.last[0]) & ~window.empty, visit, start)[4]
+    empty = jnp.full(5, -jnp.inf, size.dtype), jnp.full(5, -1, INDEX), jnp.zeros((5, 3), size.dtype)
+    start = (*window.first, jnp.zeros((), INDEX), *empty)
+    *_, codes, at = lax.while_loop(lambda carry: (carry[0] <= window.last[0]) & ~window.empty, visit, start)
     again = jnp.stack([jnp.any(codes[:i] == codes[i]) if i else jnp.asarray(False) for i in range(5)])
-    return jnp.where(again, -1, codes)
+    return jnp.where(again, -1, codes), at
 
 
 def _window(kind: AbstractShape, grid: tuple[int, int], field: Placed, shape: Placed, reach: Array) -> _Window:
@@ -180,17 +187,17 @@ def _triangle(field: Placed, grid: tuple[int, int], r: Array, c: Array, half: Ar
     return _Triangle(corners, around.reshape(3, 7, 3), there.reshape(3, 7))
 
 
-def _one(kind: AbstractShape, triangle: _Triangle, shape: Placed) -> Touch:
-    """Points of a shape on one triangle; in the frame of the field."""
-    corners = triangle.corners
+def _one(kind: AbstractShape, triangle: _Triangle, shape: Placed, at: Array | None = None) -> Touch:
+    """Points of a shape on one triangle, with the derivatives of the point `at` by its corners; in the frame of the field."""
+    corners = lax.stop_gradient(triangle.corners)
     size = lax.stop_gradient(kind.extent(shape) + kind.radius(shape))
-    wide = lax.stop_gradient(jnp.sqrt(jnp.max(dot(corners - corners[:1], corners - corners[:1]))))
-    centre = lax.stop_gradient(jnp.mean(corners, axis=0))
-    floor = lax.stop_gradient(jnp.min(corners[:, 2])) - 2 * (size + wide) - centre[2]  # deep enough to leave by the top
+    wide = jnp.sqrt(jnp.max(dot(corners - corners[:1], corners - corners[:1])))
+    centre = jnp.mean(corners, axis=0)
+    floor = jnp.min(corners[:, 2]) - 2 * (size + wide) - centre[2]  # deep enough to leave by the top
     top = corners - centre[None]
     prism = jnp.concatenate([top, top.at[:, 2].set(floor)])
-    dtype = shape.pos.dtype
-    placed = Placed(centre, jnp.eye(3, dtype=dtype), jnp.zeros(3, dtype), prism)
+    pos, rot = (centre, jnp.eye(3, dtype=centre.dtype)) if at is None else _moving(triangle.corners, centre, at)
+    placed = Placed(pos, rot, jnp.zeros(3, centre.dtype), prism)
     found = touch(SHAPES_BY_NAME["mesh"], kind, placed, shape)
     sound = _sound(triangle, found)
     plane = _on_plane(kind, triangle, shape)
@@ -201,6 +208,21 @@ def _one(kind: AbstractShape, triangle: _Triangle, shape: Placed) -> Touch:
     plane_rows = Touch(*(jnp.broadcast_to(x, (rows, *x.shape)) for x in plane))
     plane_rows = plane_rows._replace(distance=jnp.where(first, plane_rows.distance, FAR))
     return jax.tree.map(lambda x, y: jnp.where(fall_back, x, y), plane_rows, found)
+
+
+def _moving(corners: Array, centre: Array, at: Array) -> tuple[Array, Array]:
+    """The centre and the identity, with derivatives: those of a rigid body that moves as the triangle does at a point of it."""
+    share = _shares(corners, at[None])[0]
+    share = lax.stop_gradient(share)
+    least = jnp.arange(3) == jnp.argmin(share)
+    x = unit(jnp.sum(jnp.where(least[:, None], jnp.roll(corners, 1, axis=0) - jnp.roll(corners, -1, axis=0), 0.0), axis=0))
+    z = _normal(corners)
+    frame = jnp.stack([x, cross(z, x), z])
+    turn = _relative(frame, lax.stop_gradient(frame))
+    turn = turn - lax.stop_gradient(turn)
+    moved = jnp.sum(share[:, None] * corners, axis=0)
+    shift = moved - lax.stop_gradient(moved) + jnp.sum(turn * lax.stop_gradient(centre - at)[None], axis=1)
+    return centre + shift, jnp.eye(3, dtype=centre.dtype) + turn
 
 
 def _shares(corners: Float[Array, "3 3"], p: Float[Array, "n 3"]) -> Float[Array, "n 3"]:

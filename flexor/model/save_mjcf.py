@@ -86,7 +86,8 @@ def _meshes(root: ET.Element, m: Model) -> None:
 
 
 def _height_field(assets: ET.Element, g: Geom, vertices: np.ndarray, base: float) -> None:
-    """MuJoCo reads rows from the top and makes the lowest height zero: the geom is lifted by it in turn (`_geoms`); the extension has the true numbers."""
+    """MuJoCo reads rows from the top and makes the lowest height zero: the geom is lifted by it in turn (`_geoms`). The extension
+    has the true numbers."""
     assert g.grid is not None
     x, y, z = vertices.max(axis=0) - vertices.min(axis=0)
     size = [x / 2, y / 2, z if z > 0 else 1.0, base + vertices[:, 2].min()]
