@@ -171,7 +171,8 @@ def _window(kind: AbstractShape, grid: tuple[int, int], field: Placed, shape: Pl
 
 
 def _triangle(field: Placed, grid: tuple[int, int], r: Array, c: Array, half: Array) -> _Triangle:
-    assert field.vertices is not None
+    vertices = field.vertices
+    assert vertices is not None
     here = jnp.stack([r, c]).astype(INDEX)
     limit = np.array(grid, INDEX) - 1
 
@@ -179,7 +180,7 @@ def _triangle(field: Placed, grid: tuple[int, int], r: Array, c: Array, half: Ar
         place = here[None] + jnp.where(half == 0, offsets[0], offsets[1])
         inside = jnp.all((place >= 0) & (place <= limit[None]), axis=1)
         place = jnp.clip(place, 0, limit[None])
-        return gathered(field.vertices, place[:, 0] * grid[1] + place[:, 1]), inside
+        return gathered(vertices, place[:, 0] * grid[1] + place[:, 1]), inside
 
     corners, _ = of(CORNERS)
     others = np.concatenate([BEYOND[:, :, None], CORNERS[:, :, None] + AROUND], axis=2)

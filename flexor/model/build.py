@@ -296,6 +296,11 @@ def _resolved_geoms(d: Description, pairs: list[PairSpec]) -> list[GeomSpec]:
     without geoms that are not shapes."""
     used = {p.a for p in pairs} | {p.b for p in pairs}
     kept = [g for g in d.geoms if g.shape in SHAPES and (g.shape not in ("mesh", "hfield") or g.name in used)]
+    for g in kept:
+        if g.grid and not np.isfinite(heights := np.asarray(g.vertices)[:, 2].reshape(g.grid)).all():
+            row, column = np.argwhere(~np.isfinite(heights))[0]
+            got = heights[row, column]
+            raise ValueError(f"heights of geom '{g.name}' must be finite, got {got} in row {row}, column {column}.")
     reduced = [g.name for g in kept if g.shape == "mesh" and not g.exact and _resolve_mesh(d, g)]
     if reduced:
         names = ", ".join(f"'{n}'" for n in reduced[:5]) + (f" and {len(reduced) - 5} more" if len(reduced) > 5 else "")

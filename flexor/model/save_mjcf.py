@@ -78,7 +78,7 @@ def _meshes(root: ET.Element, m: Model) -> None:
         return
     assets = ET.SubElement(root, "asset")
     for g in drawn:
-        vertices = m.geoms.vertices[g.start : g.stop]
+        vertices = np.asarray(m.geoms.vertices[g.start : g.stop])
         if g.shape == "mesh":
             ET.SubElement(assets, "mesh", name=g.name, vertex=number_text(vertices))
         else:
