@@ -82,7 +82,7 @@ def test_contacts_are_mujocos_and_those_of_the_definition(shape):
     """3 mm deep. The deepest contact lies on the surface, and none of the surface around it rises along its normal. It is one of
     MuJoCo's: exactly so for spheres and capsules. MuJoCo's search of cylinders and ellipsoids stops at 1e-6 m, and a normal that
     is wrong by the angle (1e-6 / 0.1)^(1/2) costs that much. Corners of boxes and hulls get normals of edges between prisms in
-    MuJoCo, which the surface does not have. A shape wedged deep in a notch, where several answers are right, counts as neither."""
+    MuJoCo, which the surface does not have. A shape wedged deep in a notch, where several answers are right, is not counted."""
     m, model = mujoco.MjModel.from_xml_string(scene(shape)), fx.load(scene(shape))
     found, count, data = contacts_of(model), 100, mujoco.MjData(m)
     q = resting_poses(found, count)
