@@ -5,19 +5,27 @@ from flexor.envs.ant import AntRun, AntSpin, AntSpinTrack
 from flexor.envs.batch import batched
 from flexor.envs.cartpole import CartpoleSwingUp
 from flexor.envs.episode import Episode, Transition, advance, check, start
+from flexor.envs.randomised import AbstractDraw, Between, Drawn, Pushes, Randomised, Scaled, Shifted
 from flexor.envs.table import TASKS, make
 from flexor.envs.task import AbstractTask, Step, uniform
 
 __all__ = [
     "TASKS",
     "AbstractAction",
+    "AbstractDraw",
     "AbstractTask",
     "AntRun",
     "AntSpin",
     "AntSpinTrack",
+    "Between",
     "CartpoleSwingUp",
     "Delayed",
+    "Drawn",
     "Episode",
+    "Pushes",
+    "Randomised",
+    "Scaled",
+    "Shifted",
     "Step",
     "Target",
     "Torque",

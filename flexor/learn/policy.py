@@ -77,6 +77,12 @@ class Policy:
         write_whole({path: content, path.with_suffix(".json"): json_bytes(card)})
         return path
 
+    def export(self, path: str | os.PathLike[str]) -> Path:
+        """Writes the policy, its normalisation included, as an ONNX model (extra `onnx`); see `flexor.learn.export`."""
+        from flexor.learn.export import export
+
+        return export(self, path)
+
     @staticmethod
     def load(path: str | os.PathLike[str]) -> "Policy":
         """Reads what `save` wrote."""
