@@ -1,9 +1,24 @@
-"""Learning to do tasks: the loop in the kernel, PPO, policies as artefacts."""
+"""Learning to do tasks: the loop in the kernel, PPO, policies as artefacts and what they are worth."""
 
 from flexor.learn.actor import Actor, Norm, Perceptron
+from flexor.learn.evaluate import Evaluation, evaluate, play, summary
 from flexor.learn.loop import Experience, Loop
 from flexor.learn.policy import Policy
 from flexor.learn.ppo import PPO
 from flexor.learn.train import Training, train
 
-__all__ = ["PPO", "Actor", "Experience", "Loop", "Norm", "Perceptron", "Policy", "Training", "train"]
+__all__ = [
+    "PPO",
+    "Actor",
+    "Evaluation",
+    "Experience",
+    "Loop",
+    "Norm",
+    "Perceptron",
+    "Policy",
+    "Training",
+    "evaluate",
+    "play",
+    "summary",
+    "train",
+]

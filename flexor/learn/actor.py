@@ -87,3 +87,7 @@ class Actor(eqx.Module):
     def __call__(self, observation: Float[Array, "*batch n"]) -> Float[Array, "*batch m"]:
         """The mean."""
         return self.net(self.norm(observation))
+
+    def astype(self, dtype: Any) -> "Actor":
+        """The same policy in another precision."""
+        return jax.tree.map(lambda x: jnp.asarray(x, dtype), self)

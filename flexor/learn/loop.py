@@ -3,7 +3,7 @@
 A lane is a robot; the weights of the policy are shared by all. Nothing returns to Python between the steps of a stretch.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import equinox as eqx
@@ -101,7 +101,12 @@ class Loop:
 
 def check_terms(task: AbstractTask, tally: Tally) -> None:
     """Raises about a reward that is not a number, by the name of its term."""
-    for name, x in tally.terms.items():
+    check_finite(task, tally.terms)
+
+
+def check_finite(task: AbstractTask, terms: Mapping[str, Float[Array, " robots"]]) -> None:
+    """Raises about the first term of a reward, summed over steps, that is not a number."""
+    for name, x in terms.items():
         bad = int(jnp.sum(~jnp.isfinite(x)))
         if bad:
             raise FloatingPointError(

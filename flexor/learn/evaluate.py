@@ -1,0 +1,175 @@
+"""What policies are worth: returns of many episodes under any physics, each robot until the first end; and one episode to watch.
+
+Policies act by the means of their actions, without noise. The robots start from random states that follow from a seed, the same
+for every policy and every solver, so that differences between rows are the policies' and the solvers'.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
+
+from flexor.envs import AbstractTask, advance, batched, check, start
+from flexor.envs.episode import taken
+from flexor.learn.actor import Actor
+from flexor.learn.loop import check_finite
+from flexor.learn.policy import Policy
+from flexor.solvers import Trajectory
+
+OWN = "own"  # what the physics that a task comes with is called in tables
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Episodes of one policy under one physics from one seed: their returns, lengths in steps, whether they `ended` before their
+    time was up, and whether the robot `diverged`. `terms` are the shares of the reward's terms in the returns."""
+
+    policy: str
+    physics: str
+    seed: int
+    returns: Float[np.ndarray, " episodes"] = field(repr=False)
+    lengths: Int[np.ndarray, " episodes"] = field(repr=False)
+    ended: Bool[np.ndarray, " episodes"] = field(repr=False)
+    diverged: Bool[np.ndarray, " episodes"] = field(repr=False)
+    terms: dict[str, Float[np.ndarray, " episodes"]] = field(repr=False)
+
+    @property
+    def mean(self) -> float:
+        return float(self.returns.mean())
+
+    @property
+    def deviation(self) -> float:
+        """Between episodes."""
+        return float(self.returns.std())
+
+    def row(self) -> dict[str, Any]:
+        """The figures, for tables and files."""
+        return {
+            "policy": self.policy, "physics": self.physics, "seed": self.seed, "episodes": len(self.returns),
+            "return": self.mean, "deviation": self.deviation, "length": float(self.lengths.mean()),
+            "ended": float(self.ended.mean()), "diverged": int(self.diverged.sum()),
+            **{f"reward/{name}": float(x.mean()) for name, x in self.terms.items()},
+        }  # fmt: skip
+
+
+def evaluate(
+    policies: Policy | Mapping[str, Policy],
+    task: AbstractTask,
+    *,
+    solvers: Sequence[Any] | Mapping[str, Any] | None = None,
+    seeds: Sequence[int] = (0,),
+    episodes: int = 2048,
+    threads: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Evaluation]:
+    """Returns of `episodes` episodes for every policy, physics and seed, all robots in one kernel.
+
+    `solvers` are what `task.on` takes: names, tables of options, or solvers; with a mapping, under names of your choice. Without
+    them the task's own physics. `progress` is called with how many of the combinations are done, and how many there are.
+    """
+    if episodes < 1:
+        raise ValueError(f"`episodes` must be positive, got {episodes}.")
+    named = {"policy": policies} if isinstance(policies, Policy) else dict(policies)
+    worlds = {name: task if physics is None else task.on(physics) for name, physics in _physics(solvers).items()}
+    for policy in named.values():
+        policy.check(task)
+    found: list[Evaluation] = []
+    for physics, world in worlds.items():
+        check(world)
+        many = batched(one_episode, world, threads=threads)
+        for name, policy in named.items():
+            actor = policy.actor.astype(world.sim.model.dtype)
+            for seed in seeds:
+                got = many(actor, jax.random.split(jax.random.key(seed), episodes))
+                terms, *rest = jax.tree.map(np.asarray, got)
+                check_finite(world, terms)
+                found.append(Evaluation(name, physics, seed, *rest, terms))
+                if progress is not None:
+                    progress(len(found), len(worlds) * len(named) * len(seeds))
+    return found
+
+
+def summary(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:
+    """A row for each policy and physics: the mean return over seeds, the deviation between all episodes, and that between the
+    means of the seeds (None where there is one seed)."""
+    groups: dict[tuple[str, str], list[Evaluation]] = {}
+    for e in evaluations:
+        groups.setdefault((e.policy, e.physics), []).append(e)
+    rows = []
+    for (policy, physics), some in groups.items():
+        returns, means = np.concatenate([e.returns for e in some]), [e.mean for e in some]
+        rows.append({
+            "policy": policy, "physics": physics, "episodes": len(returns), "return": float(returns.mean()),
+            "deviation": float(returns.std()), "between seeds": float(np.std(means)) if len(some) > 1 else None,
+            "length": float(np.mean([e.lengths.mean() for e in some])), "ended": float(np.mean([e.ended.mean() for e in some])),
+            "diverged": sum(int(e.diverged.sum()) for e in some),
+        })  # fmt: skip
+    return rows
+
+
+def one_episode(task: AbstractTask, actor: Actor, key: PRNGKeyArray) -> tuple[Any, ...]:
+    """Sums of the reward's terms, return, length, end and divergence of the first episode of one robot."""
+
+    def turn(carry: tuple[Any, ...]) -> tuple[Any, ...]:
+        episode, terms, *_ = carry
+        episode, t = advance(task, episode, actor(episode.observation))
+        terms = {name: terms[name] + x for name, x in t.terms.items()}
+        return episode, terms, t.over, t.total, t.steps, t.ended, t.diverged
+
+    episode = start(task, key)
+    names = jax.eval_shape(lambda e: advance(task, e, e.action)[1].terms, episode)
+    zero, no = jnp.zeros((), episode.total.dtype), jnp.zeros((), bool)
+    begin = (episode, dict.fromkeys(names, zero), no, zero, jnp.zeros((), jnp.int32), no, no)
+    _, terms, _, *outcome = jax.lax.while_loop(lambda carry: ~carry[2], turn, begin)
+    return terms, *outcome
+
+
+def play(policy: Policy, task: AbstractTask, *, seed: int = 0) -> tuple[Trajectory, dict[str, Float[np.ndarray, " steps"]]]:
+    """The motion of one robot until the end of its first episode, and the terms of the reward at its steps."""
+    policy.check(task)
+    check(task)
+
+    def whole(task: AbstractTask, actor: Actor, key: PRNGKeyArray) -> tuple[Any, ...]:
+        def turn(episode: Any, _: None) -> tuple[Any, tuple[Any, ...]]:
+            action = actor(episode.observation)
+            step = taken(task, episode, action)  # the same program as in `advance`, whose state may be of the next episode
+            new, t = advance(task, episode, action)
+            return new, (step.after.q, step.after.qd, step.control.u, t.terms, t.over)
+
+        first = start(task, key)
+        return first.state.q, first.state.qd, jax.lax.scan(turn, first, length=task.length)[1]
+
+    actor = policy.actor.astype(task.sim.model.dtype)
+    q, qd, kept = batched(whole, task)(actor, jax.random.key(seed)[None])
+    q, qd, (*after, u, terms, over) = jax.tree.map(lambda x: np.asarray(x[0]), (q, qd, kept))
+    steps = int(np.argmax(over)) + 1
+    check_finite(task, {name: x[:steps].sum()[None] for name, x in terms.items()})
+    path = [jnp.asarray(np.concatenate([x[None], y[:steps]])) for x, y in zip((q, qd), after, strict=True)]
+    time: Array = jnp.arange(steps + 1, dtype=task.sim.model.dtype) * task.sim.dt
+    topology = task.sim.model.topology
+    motion = Trajectory(time, *path, u=jnp.asarray(u[:steps]), taps={}, final=None, topology=topology)
+    return motion, {name: x[:steps] for name, x in terms.items()}
+
+
+def _physics(solvers: Sequence[Any] | Mapping[str, Any] | None) -> dict[str, Any]:
+    """Physics by the names that tables give them; None is the task's own."""
+    if solvers is None:
+        return {OWN: None}
+    if isinstance(solvers, Mapping):
+        return dict(solvers)
+    named: dict[str, Any] = {}
+    for physics in solvers:
+        if physics is None or isinstance(physics, str):
+            name = physics or OWN
+        elif isinstance(physics, Mapping):
+            name = " ".join([str(physics.get("name")), *(f"{k}={v}" for k, v in physics.items() if k != "name")])
+        else:
+            name = type(physics).__name__
+        if name in named:
+            raise ValueError(f"two of the solvers are called '{name}'; give them names of your own in a mapping.")
+        named[name] = physics
+    return named
