@@ -117,7 +117,8 @@ def spinner(text: str) -> Iterator[Callable[[str], None]]:
 
 @contextmanager
 def progress(text: str, total: int | None) -> Iterator[Any]:
-    """A progress bar on stderr, or lines; yields `advance(done, total=None)` that sets how much is done."""
+    """A progress bar on stderr, or lines; yields `advance(done, total=None, text=None)` that sets how much is done, and what is
+    said beside it."""
     console = err()
     if not console.is_terminal:
         with _Ticker(text, total) as ticker:
@@ -126,7 +127,12 @@ def progress(text: str, total: int | None) -> Iterator[Any]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(text, total=total)
-        yield lambda done, total=None: bar.update(task, completed=done, **({} if total is None else {"total": total}))
+
+        def advance(done: int, total: int | None = None, text: str | None = None) -> None:
+            given = {"total": total, "description": None if text is None else escape(text)}
+            bar.update(task, completed=done, **{name: x for name, x in given.items() if x is not None})
+
+        yield advance
 
 
 class _Ticker:
@@ -134,6 +140,7 @@ class _Ticker:
 
     def __init__(self, text: str, total: int | None = None):
         self._text, self._done, self._total = text, 0, total
+        self._lately = ""  # what the last `advance` had to say
         self._console = err()
         self._status = self._console.status(f"{escape(text)} …") if self._console.is_terminal else None
         self._end = threading.Event()
@@ -162,9 +169,11 @@ class _Ticker:
         if self._status is None:
             self._line(f"{text} …")
 
-    def advance(self, done: int, total: int | None = None) -> None:
-        """Sets how much is done."""
+    def advance(self, done: int, total: int | None = None, text: str | None = None) -> None:
+        """Sets how much is done, and what later lines say."""
         self._done, self._total = done, self._total if total is None else total
+        if text is not None:
+            self._text, self._lately = text, text.partition(",")[2]
 
     @property
     def _what(self) -> str:
@@ -183,7 +192,8 @@ class _Ticker:
             if self._status is not None:
                 self._status.update(f"{escape(self._text)} …{share} {self._seconds():.0f} s")
             else:
-                self._line(f"{self._what} …{share} {self._seconds():.0f} s")
+                lately = f",{self._lately}" if self._lately else ""
+                self._line(f"{self._what} …{share} {self._seconds():.0f} s{lately}")
 
 
 def interruptible(work: Callable[[], T]) -> T:

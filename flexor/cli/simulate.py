@@ -58,7 +58,7 @@ def simulate(
     """Simulate a robot, passively or under given controls, and write what happened."""
     if float64:
         use_float64()
-    _check_endings({output: (".h5", ".hdf5", ".csv", ".npz"), plot: (".png", ".svg", ".pdf"), video: (".gif", ".mp4"),
+    check_endings({output: (".h5", ".hdf5", ".csv", ".npz"), plot: (".png", ".svg", ".pdf"), video: (".gif", ".mp4"),
                     html: (".html",)})  # fmt: skip
     if keyframe and q:
         raise ValueError("give either --keyframe or --q, not both.")
@@ -175,8 +175,8 @@ def joined(parts: Sequence[Trajectory], steps: int) -> Trajectory:
     )
 
 
-def _check_endings(wanted: dict[Path | None, tuple[str, ...]]) -> None:
-    """Raises before the simulation runs if a file has the wrong extension or its folder does not exist."""
+def check_endings(wanted: dict[Path | None, tuple[str, ...]]) -> None:
+    """Raises before the work if a file has the wrong extension or its folder does not exist."""
     for path, endings in wanted.items():
         if path is None:
             continue

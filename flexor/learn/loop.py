@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
-from flexor.envs import AbstractTask, Episode, advance, batched, check, start
+from flexor.envs import AbstractTask, Episode, Transition, advance, batched, check, start
 from flexor.learn.actor import Actor
 
 
@@ -54,27 +54,33 @@ def stretch(task: AbstractTask, actor: Actor, episode: Episode, steps: int) -> t
         action = actor(episode.observation) + jnp.exp(actor.log_deviation) * noise
         new, t = advance(task, eqx.tree_at(lambda e: e.key, episode, further), action)
         cut = jnp.where(t.truncated, t.observation, cut)
-        over = t.over.astype(jnp.int32)
-        tally = Tally(
-            tally.episodes + over,
-            tally.returns + jnp.where(t.over, t.total, 0),
-            tally.lengths + over * t.steps,
-            tally.diverged + t.diverged.astype(jnp.int32),
-            {name: tally.terms[name] + x for name, x in t.terms.items()},
-        )
+        tally = added(tally, t)
         return (new, cut, tally), (episode.observation, action, noise, t.reward, t.ended, t.truncated)
 
-    begin = (episode, jnp.zeros_like(episode.observation), _empty(task, episode))
+    begin = (episode, jnp.zeros_like(episode.observation), no_tally(task, episode))
     (episode, cut, tally), kept = jax.lax.scan(turn, begin, length=steps)
     observations, actions, noise, rewards, ended, truncated = kept
     last = episode.observation
     return episode, Experience(observations, actions, noise, rewards, ended, truncated, cut, last, tally)
 
 
-def _empty(task: AbstractTask, episode: Episode) -> Tally:
+def no_tally(task: AbstractTask, episode: Episode) -> Tally:
+    """The sums before a stretch."""
     none, zero = jnp.zeros((), jnp.int32), jnp.zeros((), episode.total.dtype)
     names = jax.eval_shape(lambda e: advance(task, e, e.action)[1].terms, episode)
     return Tally(none, zero, none, none, dict.fromkeys(names, zero))
+
+
+def added(tally: Tally, t: Transition) -> Tally:
+    """The sums with a further step."""
+    over = t.over.astype(jnp.int32)
+    return Tally(
+        tally.episodes + over,
+        tally.returns + jnp.where(t.over, t.total, 0),
+        tally.lengths + over * t.steps,
+        tally.diverged + t.diverged.astype(jnp.int32),
+        {name: tally.terms[name] + x for name, x in t.terms.items()},
+    )
 
 
 class Loop:

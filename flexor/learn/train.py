@@ -27,17 +27,20 @@ from flexor.learn.ppo import PPO, Learner, first, update
 
 Progress = Callable[[int, int, dict[str, Any]], None]
 CHECKPOINT = "checkpoint.npz"
+BOUNDS = ("iterations", "wanted", "minutes", "every")  # options of a run that do not change what it learns on the way
 
 
 @dataclass(frozen=True)
 class Training:
     """How long and on how many robots: `iterations` stretches of `steps` steps. Training stops early where the mean
-    return of the episodes that end in a stretch is `wanted`. A checkpoint is written every `every` iterations."""
+    return of the episodes that end in a stretch is `wanted`, or after `minutes`, compilation and earlier runs included. A
+    checkpoint is written every `every` iterations. A run may be resumed with other bounds."""
 
     robots: int = 2048
     steps: int = 32
     iterations: int = 500
     wanted: float | None = None
+    minutes: float | None = None
     every: int = 10
     seed: int = 0
 
@@ -64,24 +67,24 @@ def train(
     called after every iteration with its number, how many there are, and the row of the history."""
     if tensorboard and out is None:
         raise ValueError("events for TensorBoard need a folder `out`.")
-    folder = None if out is None else Path(out)
+    began, folder = time.perf_counter(), None if out is None else Path(out)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     loop = Loop(task, steps=options.steps, threads=threads)
     key = jax.random.key(options.seed)
     learn_key, robot_key, turn_key = jax.random.split(key, 3)
     learner = first(algorithm, task.observations, task.actions, learn_key, task.sim.model.dtype)
-    mark = json.dumps([task.name, asdict(algorithm), asdict(options)])
+    kept = {name: x for name, x in asdict(options).items() if name not in BOUNDS}
+    mark = json.dumps([task.name, asdict(algorithm), kept])
     run, history = _restored(folder, Run(learner, loop.start(robot_key, options.robots)), mark)
     write = _events(folder) if tensorboard and folder is not None else lambda row: None
     try:
         while len(history) < options.iterations and not _reached(options, history):
-            began = time.perf_counter()
             episodes, lived = loop(run.learner.actor, run.episodes)
             check_terms(task, lived.tally)
             learner, figures = update(algorithm, run.learner, lived, jax.random.fold_in(turn_key, len(history)))
             row = _row(len(history) + 1, lived, figures, history)
-            row["steps_per_second"] = round(lived.rewards.size / (time.perf_counter() - began))
+            began = _timed(row, began, history)
             run, history = Run(learner, episodes), [*history, row]
             write(row)
             if len(history) % options.every == 0:
@@ -95,22 +98,40 @@ def train(
 
 
 def _row(iteration: int, lived: Experience, figures: dict[str, Any], history: list[dict[str, Any]]) -> dict[str, Any]:
-    """What is noted of an iteration; where no episode came to an end, the return and length of the one before."""
+    """What is noted of an iteration. Return and length are means of the latest episodes, at least one for each robot once there are
+    so many: robots that started together reach the end of their time together, and between those moments only failures end."""
     tally = lived.tally
-    episodes = int(jnp.sum(tally.episodes))
-    before = history[-1] if history else {"return": None, "length": None}
-    ended = {name: before[name] for name in ("return", "length")}
+    sums = {"returns": float(jnp.sum(tally.returns)), "lengths": int(jnp.sum(tally.lengths))}
+    counts = {"iteration": iteration, "steps": iteration * lived.rewards.size, "episodes": int(jnp.sum(tally.episodes))}
+    some, episodes = [], 0
+    for row in ({**counts, **sums}, *reversed(history)):
+        some, episodes = [*some, row], episodes + row["episodes"]
+        if episodes >= len(lived.rewards):
+            break
+    latest = {"return": None, "length": None}
     if episodes:
-        ended = {"return": float(jnp.sum(tally.returns)) / episodes, "length": int(jnp.sum(tally.lengths)) / episodes}
+        latest = {name: sum(row[f"{name}s"] for row in some) / episodes for name in latest}
     terms = {f"reward/{name}": float(jnp.sum(x)) / lived.rewards.size for name, x in tally.terms.items()}
     facts = {name: float(x) for name, x in figures.items()}
-    counts = {"iteration": iteration, "steps": iteration * lived.rewards.size, "episodes": episodes}
-    return {**counts, **ended, "diverged": int(jnp.sum(tally.diverged)), **terms, **facts}
+    return {**counts, **latest, **sums, "diverged": int(jnp.sum(tally.diverged)), **terms, **facts}
+
+
+def _timed(row: dict[str, Any], began: float, history: list[dict[str, Any]]) -> float:
+    """Notes the time of an iteration that began then, and that of all of them; returns when the next one begins."""
+    now = time.perf_counter()
+    before = history[-1] if history else {"seconds": 0.0, "steps": 0}
+    row["seconds"] = round(before["seconds"] + now - began, 3)
+    row["steps_per_second"] = round((row["steps"] - before["steps"]) / (now - began))
+    return now
 
 
 def _reached(options: Training, history: list[dict[str, Any]]) -> bool:
-    last = history[-1]["return"] if history else None
-    return options.wanted is not None and last is not None and last >= options.wanted
+    """Whether a run has the return that was wanted, or no time left."""
+    if not history:
+        return False
+    last = history[-1]["return"]
+    late = options.minutes is not None and history[-1]["seconds"] >= 60 * options.minutes
+    return late or (options.wanted is not None and last is not None and last >= options.wanted)
 
 
 def _events(folder: Path) -> Callable[[dict[str, Any]], None]:
@@ -151,6 +172,12 @@ def _keep(folder: Path | None, run: Run, history: list[dict[str, Any]], mark: st
     writer.writeheader()
     writer.writerows(history)
     write_whole({folder / CHECKPOINT: packed.getvalue(), folder / "history.csv": table.getvalue().encode()})
+
+
+def kept_iterations(folder: Path) -> int:
+    """How many iterations the checkpoint in a folder has; none where there is no checkpoint."""
+    path = folder / CHECKPOINT
+    return len(json.loads(str(np.load(path)["history"]))) if path.is_file() else 0
 
 
 def _restored(folder: Path | None, run: Run, mark: str) -> tuple[Run, list[dict[str, Any]]]:

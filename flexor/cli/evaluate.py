@@ -1,0 +1,102 @@
+"""`flexor evaluate CONFIG`: many policies, seeds and solvers in one table."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from flexor.cli import console
+from flexor.files import json_bytes, write_whole
+
+KEYS = ("policies", "task", "options", "solvers", "seeds", "episodes")
+
+
+def evaluate(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file, see docs/learning.md.")],
+    json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figures of every seed.")] = None,
+) -> None:
+    """Returns of many episodes for policies, solvers and seeds."""
+    from flexor.cli.tasks import physics, recipe_of
+    from flexor.learn import Policy, summary
+    from flexor.learn import evaluate as run
+
+    if json is not None and not json.parent.is_dir():
+        raise FileNotFoundError(f"cannot write '{json}': the folder '{json.parent}' does not exist.")
+    settings = read_config(config)
+    policies = {name: Policy.load(path) for name, path in settings["policies"].items()}
+    first, file = next(iter(policies.values())), next(iter(settings["policies"].values()))
+    task = recipe_of(first, file, settings["task"], None, settings["options"]).build()
+    solvers = {name: physics(given) for name, given in settings["solvers"].items()} or None
+    text = f"{task.name}, {settings['episodes']} episodes each"
+    with console.progress(text, len(policies) * len(settings["seeds"]) * len(solvers or "1")) as advance:
+        found = run(policies, task, solvers=solvers, seeds=settings["seeds"], episodes=settings["episodes"],
+                    progress=lambda done, total: advance(done))  # fmt: skip
+    columns = ["policy", "physics", ">episodes", ">return", ">deviation", ">between seeds", ">length", ">ended", ">diverged"]
+    rows = [[_shown(row[c.removeprefix(">")]) for c in columns] for row in summary(found)]
+    console.out().print(console.table(text, columns, rows))
+    if json is not None:
+        report = {"task": task.name, "summary": summary(found), "rows": [e.row() for e in found]}
+        write_whole({json: json_bytes(report)})
+        console.out().print(str(json), markup=False, soft_wrap=True)
+
+
+def _shown(x: Any) -> Any:
+    return "-" if x is None else x
+
+
+def read_config(path: Path) -> dict[str, Any]:
+    """The checked file: policies and solvers by name, and the rest with its defaults."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no configuration '{path}'.")
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"'{path.name}' is not TOML: {error}.") from error
+    unknown = [key for key in data if key not in KEYS]
+    if unknown:
+        raise ValueError(f"'{path.name}' has the key '{unknown[0]}', which is not known; there are {', '.join(KEYS)}.")
+    here, solvers = path.resolve().parent, data.get("solvers", {})
+    if isinstance(solvers, list):
+        solvers = {_name(given): given for given in solvers}
+    elif not isinstance(solvers, dict):
+        raise ValueError(f"'{path.name}': `solvers` must be a list of solvers, or a table of them by name.")
+    seeds, episodes = data.get("seeds", [0]), data.get("episodes", 2048)
+    if not isinstance(seeds, list) or not seeds or not all(isinstance(x, int) for x in seeds):
+        raise ValueError(f"'{path.name}': `seeds` must be a list of whole numbers, got {seeds!r}.")
+    if not isinstance(episodes, int) or episodes < 1:
+        raise ValueError(f"'{path.name}': `episodes` must be a positive whole number, got {episodes!r}.")
+    return {
+        "policies": _policies(path.name, data.get("policies"), here), "task": data.get("task"),
+        "options": data.get("options", {}), "solvers": {name: _near(given, here) for name, given in solvers.items()},
+        "seeds": seeds, "episodes": episodes,
+    }  # fmt: skip
+
+
+def _name(given: Any) -> str:
+    if isinstance(given, Mapping):
+        return " ".join([str(given.get("name")), *(f"{k}={v}" for k, v in given.items() if k != "name")])
+    return Path(given).stem if str(given).endswith(".safetensors") else str(given)
+
+
+def _near(given: Any, here: Path) -> Any:
+    """Files relative to the configuration."""
+    return str(here / given) if isinstance(given, str) and given.endswith(".safetensors") else given
+
+
+def _policies(config: str, given: Any, here: Path) -> dict[str, Path]:
+    """Files by name. A pattern stands for all the files that it matches, named by what it does not spell out."""
+    entries = given.items() if isinstance(given, dict) else [(None, x) for x in given] if isinstance(given, list) else ()
+    found: dict[str, Path] = {}
+    for name, pattern in entries:
+        files = sorted(here.glob(pattern)) if any(c in pattern for c in "*?[") else [here / pattern]
+        if not files:
+            raise FileNotFoundError(f"'{config}': no policy matches '{pattern}'.")
+        for file in files:
+            own = str(file.relative_to(here).with_suffix("")) if file.is_relative_to(here) else str(file.with_suffix(""))
+            own = own.removesuffix("/policy")
+            found[own if name is None else name if len(files) == 1 else f"{name} {own}"] = file
+    if not found:
+        raise ValueError(f"'{config}' needs `policies`: a list of files, or a table of them by name.")
+    return found
