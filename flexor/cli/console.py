@@ -129,8 +129,7 @@ def progress(text: str, total: int | None) -> Iterator[Any]:
         task = bar.add_task(text, total=total)
 
         def advance(done: int, total: int | None = None, text: str | None = None) -> None:
-            given = {"total": total, "description": None if text is None else escape(text)}
-            bar.update(task, completed=done, **{name: x for name, x in given.items() if x is not None})
+            bar.update(task, completed=done, total=total, description=None if text is None else escape(text))
 
         yield advance
 

@@ -18,7 +18,7 @@ def evaluate(
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figures of every seed.")] = None,
 ) -> None:
     """Returns of many episodes for policies, solvers and seeds."""
-    from flexor.cli.tasks import physics, recipe_of
+    from flexor.cli.task_recipe import physics, recipe_of
     from flexor.learn import Policy, summary
     from flexor.learn import evaluate as run
 

@@ -23,7 +23,7 @@ def play(
     video: Annotated[Path | None, typer.Option(help="Render a video: .gif or .mp4.")] = None,
 ) -> None:
     """Play one episode of a policy and write what happened."""
-    from flexor.cli.tasks import options_from, physics_from, recipe_of
+    from flexor.cli.task_recipe import options_from, physics_from, recipe_of
     from flexor.learn import Policy
     from flexor.learn import play as played
 

@@ -29,7 +29,9 @@ def train(
     values: Annotated[
         list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Option of the task; may be repeated.")
     ] = None,
-    output: Annotated[Path | None, typer.Option(help="Folder of the policy and checkpoints, TASK by default.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "--out", help="Folder of the policy and checkpoints, TASK by default.")
+    ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start again, not from a checkpoint.")] = False,
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write event files beside the history.")] = False,
     float64: Annotated[bool, typer.Option("--float64", help="Compute in double precision.")] = False,
@@ -37,7 +39,7 @@ def train(
     """Learn a policy for a task. Ctrl-C writes a checkpoint, from which the same command resumes."""
     if float64:
         use_float64()
-    from flexor.cli.tasks import TaskRecipe, options_from, physics_from
+    from flexor.cli.task_recipe import TaskRecipe, options_from, physics_from
     from flexor.learn.train import CHECKPOINT
 
     recipe = TaskRecipe(task, options_from(values or ()), physics_from(solver))
@@ -45,37 +47,37 @@ def train(
     folder = Path(task.rpartition(":")[2]) if output is None else output
     if fresh:
         (folder / CHECKPOINT).unlink(missing_ok=True)
-    how = _algorithm(algorithm, sizes)
+    how = _algorithm(made, sizes)
     given = {"seed": seed, "wanted": until, "minutes": minutes, "iterations": iterations, "robots": robots, "steps": steps}
-    options = _training(made, how, {name: x for name, x in given.items() if x is not None})
+    options = _training(made, {name: x for name, x in given.items() if x is not None})
     policy = _run(made, how, options, folder, tensorboard)
     policy = dataclasses.replace(policy, card={**policy.card, "recipe": recipe.table()})
     file = policy.save(folder / "policy.safetensors")
     _print(policy, options, [file, file.with_suffix(".json"), folder / "history.csv"])
 
 
-def _algorithm(name: AlgorithmName, sizes: str | None) -> Any:
-    from flexor.learn import PPO
+def _algorithm(task: Any, sizes: str | None) -> Any:
+    """What the task's recipe says, with other layers if asked for."""
+    from flexor.learn import recipe
 
-    kind = {"ppo": PPO}[str(name)]
+    algorithm = recipe(task).algorithm
     if sizes is None:
-        return kind()
+        return algorithm
     try:
         hidden = tuple(int(n) for n in sizes.split(","))
     except ValueError:
         hidden = ()
     if not hidden or min(hidden) < 1:
         raise ValueError(f"--sizes takes positive whole numbers with commas between them, such as 128,64,32; got '{sizes}'.")
-    return kind(sizes=hidden)
+    return dataclasses.replace(algorithm, sizes=hidden)
 
 
-def _training(task: Any, algorithm: Any, given: dict[str, Any]) -> Any:
-    """Options of a run; one that is to end by its return or its time may take as long as it needs."""
-    from flexor.learn import Training
+def _training(task: Any, given: dict[str, Any]) -> Any:
+    """Options of a run, those of the task's recipe where nothing is given; with a bound of time there is none of iterations."""
+    from flexor.learn import recipe
 
-    endless = {"iterations": 10**6} if "minutes" in given and "iterations" not in given else {}
-    options = Training(**endless, **given)
-    return dataclasses.replace(options, steps=min(options.steps, task.length))
+    endless = {"iterations": 10**6} if "minutes" in given else {}
+    return dataclasses.replace(recipe(task).options, **{**endless, **given})
 
 
 def _run(task: Any, algorithm: Any, options: Any, folder: Path, tensorboard: bool) -> Any:

@@ -5,10 +5,12 @@ from flexor.learn.evaluate import Evaluation, evaluate, play, summary
 from flexor.learn.loop import Experience, Loop
 from flexor.learn.policy import Policy
 from flexor.learn.ppo import PPO
-from flexor.learn.train import Training, train
+from flexor.learn.recipe import RECIPES, Recipe, Training, recipe
+from flexor.learn.train import train
 
 __all__ = [
     "PPO",
+    "RECIPES",
     "Actor",
     "Evaluation",
     "Experience",
@@ -16,9 +18,11 @@ __all__ = [
     "Norm",
     "Perceptron",
     "Policy",
+    "Recipe",
     "Training",
     "evaluate",
     "play",
+    "recipe",
     "summary",
     "train",
 ]

@@ -85,9 +85,9 @@ def evaluate(
             actor = policy.actor.astype(world.sim.model.dtype)
             for seed in seeds:
                 got = many(actor, jax.random.split(jax.random.key(seed), episodes))
-                terms, *rest = jax.tree.map(np.asarray, got)
+                terms, returns, lengths, ended, diverged = jax.tree.map(np.asarray, got)
                 check_finite(world, terms)
-                found.append(Evaluation(name, physics, seed, *rest, terms))
+                found.append(Evaluation(name, physics, seed, returns, lengths, ended, diverged, terms))
                 if progress is not None:
                     progress(len(found), len(worlds) * len(named) * len(seeds))
     return found
@@ -145,13 +145,13 @@ def play(policy: Policy, task: AbstractTask, *, seed: int = 0) -> tuple[Trajecto
 
     actor = policy.actor.astype(task.sim.model.dtype)
     q, qd, kept = batched(whole, task)(actor, jax.random.key(seed)[None])
-    q, qd, (*after, u, terms, over) = jax.tree.map(lambda x: np.asarray(x[0]), (q, qd, kept))
+    q, qd, (q_after, qd_after, u, terms, over) = jax.tree.map(lambda x: np.asarray(x[0]), (q, qd, kept))
     steps = int(np.argmax(over)) + 1
     check_finite(task, {name: x[:steps].sum()[None] for name, x in terms.items()})
-    path = [jnp.asarray(np.concatenate([x[None], y[:steps]])) for x, y in zip((q, qd), after, strict=True)]
+    q, qd = (jnp.asarray(np.concatenate([x[None], y[:steps]])) for x, y in ((q, q_after), (qd, qd_after)))
     time: Array = jnp.arange(steps + 1, dtype=task.sim.model.dtype) * task.sim.dt
     topology = task.sim.model.topology
-    motion = Trajectory(time, *path, u=jnp.asarray(u[:steps]), taps={}, final=None, topology=topology)
+    motion = Trajectory(time, q, qd, u=jnp.asarray(u[:steps]), taps={}, final=None, topology=topology)
     return motion, {name: x[:steps] for name, x in terms.items()}
 
 

@@ -23,7 +23,8 @@ from flexor.learn.loop import Experience
 @dataclass(frozen=True)
 class PPO:
     """How to learn: `epochs` over a stretch in `minibatches` parts, small enough for a processor's cache. `sizes` are the
-    hidden layers of actor and critic. Other defaults are those of NeRD's experiments."""
+    hidden layers of actor and critic. The rate starts at `rate` and stays below `highest_rate`. Other defaults are those of
+    NeRD's experiments."""
 
     sizes: tuple[int, ...] = (128, 64, 32)
     activation: str = "relu"
@@ -33,6 +34,7 @@ class PPO:
     epochs: int = 3
     minibatches: int = 16
     rate: float = 3e-4
+    highest_rate: float = 1e-2
     divergence: float = 0.008
     norm: float = 1.0
     value_share: float = 2.0
@@ -160,7 +162,7 @@ def _adapted(options: PPO, rate: Array, divergence: Array) -> Array:
     factor = jnp.where(
         divergence > 2 * options.divergence, 1 / 1.5, jnp.where(divergence < 0.5 * options.divergence, 1.5, 1.0)
     )
-    return jnp.clip(rate * factor.astype(rate.dtype), 1e-6, 1e-2)
+    return jnp.clip(rate * factor.astype(rate.dtype), 1e-6, options.highest_rate)
 
 
 def _loss(options: PPO, weights: Any, some: Lesson) -> tuple[Array, dict[str, Array]]:

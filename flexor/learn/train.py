@@ -10,7 +10,7 @@ import json
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -24,25 +24,11 @@ from flexor.files import write_whole
 from flexor.learn.loop import Experience, Loop, check_terms
 from flexor.learn.policy import Policy, policy_of
 from flexor.learn.ppo import PPO, Learner, first, update
+from flexor.learn.recipe import Training, recipe
 
 Progress = Callable[[int, int, dict[str, Any]], None]
 CHECKPOINT = "checkpoint.npz"
 BOUNDS = ("iterations", "wanted", "minutes", "every")  # options of a run that do not change what it learns on the way
-
-
-@dataclass(frozen=True)
-class Training:
-    """How long and on how many robots: `iterations` stretches of `steps` steps. Training stops early where the mean
-    return of the episodes that end in a stretch is `wanted`, or after `minutes`, compilation and earlier runs included. A
-    checkpoint is written every `every` iterations. A run may be resumed with other bounds."""
-
-    robots: int = 2048
-    steps: int = 32
-    iterations: int = 500
-    wanted: float | None = None
-    minutes: float | None = None
-    every: int = 10
-    seed: int = 0
 
 
 class Run(eqx.Module):
@@ -55,16 +41,19 @@ class Run(eqx.Module):
 def train(
     task: AbstractTask,
     *,
-    algorithm: PPO = PPO(),  # noqa: B008
-    options: Training = Training(),  # noqa: B008
+    algorithm: PPO | None = None,
+    options: Training | None = None,
     out: str | os.PathLike[str] | None = None,
     tensorboard: bool = False,
     threads: int | None = None,
     progress: Progress | None = None,
 ) -> Policy:
-    """A policy for a task. With `out`, a folder, checkpoints and `history.csv` are kept there, also when training is interrupted,
-    and a run that finds a checkpoint of the same options resumes it; with `tensorboard` there are event files too. `progress` is
-    called after every iteration with its number, how many there are, and the row of the history."""
+    """A policy for a task, by default with the settings of its `recipe`. With `out`, a folder, checkpoints and `history.csv` are
+    kept there, also when training is interrupted, and a run that finds a checkpoint of the same options resumes it; with
+    `tensorboard` there are event files too. `progress` is called after every iteration with its number, how many there are, and
+    the row of the history."""
+    algorithm = recipe(task).algorithm if algorithm is None else algorithm
+    options = recipe(task).options if options is None else options
     if tensorboard and out is None:
         raise ValueError("events for TensorBoard need a folder `out`.")
     began, folder = time.perf_counter(), None if out is None else Path(out)
@@ -98,12 +87,14 @@ def train(
 
 
 def _row(iteration: int, lived: Experience, figures: dict[str, Any], history: list[dict[str, Any]]) -> dict[str, Any]:
-    """What is noted of an iteration. Return and length are means of the latest episodes, at least one for each robot once there are
-    so many: robots that started together reach the end of their time together, and between those moments only failures end."""
+    """What is noted of an iteration. Return and length are means of the latest episodes, at least one for each robot once there
+    are so many: robots that started together reach the end of their time together, and between those moments only failures
+    end."""
     tally = lived.tally
     sums = {"returns": float(jnp.sum(tally.returns)), "lengths": int(jnp.sum(tally.lengths))}
     counts = {"iteration": iteration, "steps": iteration * lived.rewards.size, "episodes": int(jnp.sum(tally.episodes))}
-    some, episodes = [], 0
+    some: list[dict[str, Any]] = []
+    episodes = 0
     for row in ({**counts, **sums}, *reversed(history)):
         some, episodes = [*some, row], episodes + row["episodes"]
         if episodes >= len(lived.rewards):

@@ -5,6 +5,7 @@ import json
 
 import pytest
 
+from flexor.envs import TASKS as TASK_NAMES
 from flexor.learn import Policy
 from tests.cli.test_cli import flexor, sentence
 
@@ -42,17 +43,17 @@ class Growing(Balance):
 
 
 class Resizing(Balance):
-    """Sees more after its first step."""
+    """Sees one number more once the solver has its memory."""
 
     def reset(self, key):
-        return super().reset(key)[0], ()
+        return fx.State(jnp.zeros(2), jnp.zeros(2), jnp.zeros(())), None
 
     def observe(self, state, goal):
-        return jnp.concatenate([state.q, state.qd, *goal])
+        return jnp.zeros(4 if state.memory is None else 5)
 
 
-def _on(kind, length=12):
-    sim = fx.Simulator(fx.load("cartpole"), fx.solver("none"), dt=0.02)
+def _on(kind, length=12, solver="none"):
+    sim = fx.Simulator(fx.load("cartpole"), fx.solver(solver), dt=0.02)
     return kind(sim=sim, action=fx.envs.Torque(), length=length)
 
 
@@ -66,6 +67,10 @@ def broken():
 
 def growing():
     return _on(Growing)
+
+
+def resizing():
+    return _on(Resizing, solver="ncp")
 
 
 nothing = dict
@@ -141,6 +146,13 @@ def test_a_table_of_policies_and_solvers(folder):
         assert said in sentence("evaluate", config)
 
 
+def test_tasks_are_listed():
+    lines = {line.split()[0]: line for line in flexor("tasks").stdout.splitlines() if line.strip()}
+    assert set(TASK_NAMES) <= set(lines)
+    assert lines["cartpole"].split()[1:6] == ["cartpole", "4", "1", "300", "0.01667"]
+    assert lines["cartpole"].endswith("From hanging to upright, after NeRD (Xu et al. 2025)")
+
+
 def test_what_is_said_about_tasks(folder):
     file = folder / "mine.py"
     out = ("--output", folder / "other")
@@ -149,6 +161,8 @@ def test_what_is_said_about_tasks(folder):
     assert "has no 'run'" in sentence("train", f"{file}:run", *out)
     assert "makes dict, not a task" in sentence("train", f"{file}:nothing", *out)
     assert "`follow` of Growing must return a goal of the same form" in sentence("train", f"{file}:growing", *out)
+    said = sentence("train", f"{file}:resizing", *out)
+    assert "the observation of Resizing changes its size: 4 numbers after a reset, 5 after a step" in said
     said = sentence("train", f"{file}:broken", *SMALL, 1, *out)
     assert "the term 'share' of the reward of Broken is not finite for 16 of 16 robots" in said
     assert "there is no solver 'bullet'; there are rigid" in sentence("train", "cartpole", "--solver", "bullet", *out)

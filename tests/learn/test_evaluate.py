@@ -29,7 +29,7 @@ def test_returns_are_those_of_first_episodes(judged):
         episodes, t = step(episodes, jax.vmap(policy.actor)(episodes.observation))
         total += np.where(over, 0, t.reward)
         length += ~over
-        over |= np.asarray(t.over)
+        over |= np.asarray(t.ended | t.truncated)
     assert found[1].seed == 5
     np.testing.assert_allclose(found[1].returns, total, rtol=0, atol=1e-11)  # sums of 12 rewards in kernels and in XLA
     np.testing.assert_array_equal(found[1].lengths, length)
@@ -56,8 +56,8 @@ def test_a_table_has_a_row_for_each_policy_and_physics(judged):
     rows = summary(found)
     assert [(r["policy"], r["physics"], r["episodes"]) for r in rows] == [("policy", "own", 18)]
     assert rows[0]["between seeds"] == pytest.approx(abs(found[0].mean - found[1].mean) / 2)
-    other = evaluate({"a": policy}, task, solvers=[{"name": "none", "integrator": "rk4"}, "ncp"], episodes=3)
-    assert [e.physics for e in other] == ["none integrator=rk4", "ncp"]
+    other = evaluate({"a": policy}, task, solvers=[{"name": "none", "substeps": 2}, "ncp"], episodes=3)
+    assert [e.physics for e in other] == ["none substeps=2", "ncp"]
     assert other[0].row()["episodes"] == 3
 
 

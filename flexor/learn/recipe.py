@@ -1,0 +1,50 @@
+"""`Recipe`: settings with which a task is learned well, and those of the tasks that come with flexor."""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from flexor.envs import AbstractTask
+from flexor.learn.ppo import PPO
+
+
+@dataclass(frozen=True)
+class Training:
+    """How long and on how many robots: `iterations` stretches of `steps` steps. Training stops early where the mean
+    return of the episodes that end in a stretch is `wanted`, or after `minutes`, compilation and earlier runs included. A
+    checkpoint is written every `every` iterations. A run may be resumed with other bounds."""
+
+    robots: int = 2048
+    steps: int = 32
+    iterations: int = 500
+    wanted: float | None = None
+    minutes: float | None = None
+    every: int = 10
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How to learn a task: `fx.learn.train` follows it where nothing else is said."""
+
+    algorithm: PPO = PPO()
+    options: Training = Training()
+
+
+RECIPES: Mapping[str, Recipe] = {
+    "CartpoleSwingUp": Recipe(
+        PPO(sizes=(64, 64), activation="tanh", epochs=5, minibatches=4, highest_rate=3e-3),
+        Training(robots=256, iterations=1000),
+    ),
+    "AntRun": Recipe(PPO(epochs=2), Training(iterations=1000)),
+    "AntSpin": Recipe(PPO(epochs=2), Training(iterations=1000)),
+    "AntSpinTrack": Recipe(PPO(epochs=2), Training(iterations=1000)),
+}
+"""Settings by the names of tasks (`task.name`)."""
+
+
+def recipe(task: AbstractTask) -> Recipe:
+    """The settings of a task, or the defaults where there are none of its own; stretches are no longer than its episodes."""
+    found = RECIPES.get(task.name, Recipe())
+    steps = min(found.options.steps, task.length)
+    return dataclasses.replace(found, options=dataclasses.replace(found.options, steps=steps))
