@@ -8,6 +8,7 @@ from flexor.envs.ant import AntRun, AntSpin, AntSpinTrack
 from flexor.envs.cartpole import CartpoleSwingUp
 from flexor.envs.episode import check
 from flexor.envs.task import AbstractTask
+from flexor.envs.walk import anymal_forward, anymal_side, quadruped_forward, quadruped_side
 from flexor.solvers import AbstractSolver
 
 TASKS: Mapping[str, Callable[..., AbstractTask]] = {
@@ -15,6 +16,10 @@ TASKS: Mapping[str, Callable[..., AbstractTask]] = {
     "ant-run": AntRun.build,
     "ant-spin": AntSpin.build,
     "ant-spin-track": AntSpinTrack.build,
+    "quadruped-forward": quadruped_forward,
+    "quadruped-side": quadruped_side,
+    "anymal-forward": anymal_forward,
+    "anymal-side": anymal_side,
 }
 """Tasks that come with flexor: what makes each, and takes its options."""
 
