@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flexor.model.delay import with_delay
-from flexor.model.model import Control, Model
+from flexor.model.model import Control, Model, State
 from flexor.solvers import Simulator
 
 
@@ -35,6 +35,10 @@ class AbstractAction(eqx.Module):
     @abc.abstractmethod
     def control(self, model: Model, action: Float[Array, " n"]) -> Control:
         """What an action does; `model` is the equipped one."""
+
+    def control_from(self, model: Model, state: State, action: Float[Array, " n"]) -> Control:
+        """What an action does in a state, that at the start of the step: by default the same in all."""
+        return self.control(model, action)
 
 
 class Torque(AbstractAction):
@@ -98,6 +102,33 @@ class Target(AbstractAction):
         return Control(u=model.actuators.gear * (rest + scale * jnp.clip(action, -1, 1)))
 
 
+class Shift(AbstractAction):
+    """Positions relative to where the joints are when a step begins: target = q + scale * clip(action, -1, 1), held through the
+    step by servos as those of `Target`."""
+
+    kp: Float[Array, "*nu"] | float
+    kd: Float[Array, "*nu"] | float
+    scale: Float[Array, "*nu"] | float
+
+    def check(self, model: Model) -> None:
+        self._about(model, jnp.zeros(model.nu, model.dtype)).check(model)
+
+    def equip(self, sim: Simulator) -> Simulator:
+        return self._about(sim.model, jnp.zeros(sim.model.nu, sim.model.dtype)).equip(sim)
+
+    def control(self, model: Model, action: Float[Array, " n"]) -> Control:
+        """About q = 0."""
+        return self._about(model, jnp.zeros(model.nu, model.dtype)).control(model, action)
+
+    def control_from(self, model: Model, state: State, action: Float[Array, " n"]) -> Control:
+        t = model.topology
+        rest = jnp.stack([state.q[t.q_start[a.joint]] for a in t.actuators])
+        return self._about(model, rest).control(model, action)
+
+    def _about(self, model: Model, rest: Float[Array, " nu"]) -> Target:
+        return Target(kp=self.kp, kd=self.kd, scale=self.scale, rest=rest)
+
+
 class Delayed(AbstractAction):
     """Another action whose controls act `seconds` later; room is kept for delays up to `longest`."""
 
@@ -119,6 +150,9 @@ class Delayed(AbstractAction):
 
     def control(self, model: Model, action: Float[Array, " n"]) -> Control:
         return self.base.control(model, action)
+
+    def control_from(self, model: Model, state: State, action: Float[Array, " n"]) -> Control:
+        return self.base.control_from(model, state, action)
 
 
 def with_model(sim: Simulator, model: Model) -> Simulator:

@@ -83,7 +83,7 @@ def taken(task: AbstractTask, episode: Episode, action: Float[Array, " m"]) -> S
     """What the physics makes of an action."""
     sim = task.simulator(episode.goal)
     before = task.disturbed(episode.state, episode.goal)
-    control = task.action.control(sim.model, action)
+    control = task.action.control_from(sim.model, before, action)
     sim.solver.accept(control)
     control = as_control(sim.model, control)
     after, recorded = recorded_step(sim.solver, sim.model, before, control, sim.dt, task.record)

@@ -106,7 +106,9 @@ def standing(model: Model, angles: Mapping[str, float]) -> Float[Array, " nq"]:
     return jnp.asarray(q, model.dtype)
 
 
-def servos(model: Model, stand: Float[Array, " nq"], *, scale: float, stiffness: float | None = None, damping: float) -> Target:
+def servos(
+    model: Model, stand: Float[Array, " nq"], *, scale: float, stiffness: float | None = None, damping: float
+) -> Target:
     """Position servos about a standing pose. Without a `stiffness` they give their whole torque at an error of one radian, what
     the gains of small and large legged robots have in common; `damping` is then a time in s, the damping over the stiffness."""
     t, act = model.topology, model.actuators

@@ -7,6 +7,7 @@ from typing import Any
 from flexor.envs.ant import AntRun, AntSpin, AntSpinTrack
 from flexor.envs.cartpole import CartpoleSwingUp
 from flexor.envs.episode import check
+from flexor.envs.franka import Reach
 from flexor.envs.task import AbstractTask
 from flexor.envs.walk import anymal_forward, anymal_side, quadruped_forward, quadruped_side
 from flexor.solvers import AbstractSolver
@@ -20,6 +21,8 @@ TASKS: Mapping[str, Callable[..., AbstractTask]] = {
     "quadruped-side": quadruped_side,
     "anymal-forward": anymal_forward,
     "anymal-side": anymal_side,
+    "franka-reach": Reach.build,
+    "franka-reach-torque": Reach.by_torque,
 }
 """Tasks that come with flexor: what makes each, and takes its options."""
 

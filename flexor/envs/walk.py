@@ -27,8 +27,8 @@ class Walk(AbstractTask):
 
         exp(-|v - wanted|^2) + 0.5 exp(-omega_z^2) - 2.5e-5 sum of squared torques,  not below zero.
 
-    Observed are 37 numbers: height, quaternion, linear and angular velocity, joint angles, joint rates, `up` and `heading`, all in
-    axes that look where the robot looked when it started (the goal), so that no direction is special. An episode ends where the
+    Observed are 37 numbers: height, quaternion, linear and angular velocity, joint angles, joint rates, `up` and `heading`. Their
+    axes look where the robot looked when it started (the goal), so that no direction is special. An episode ends where the
     trunk is lower than `lowest` of its height in standing, a hip lower than `hip` of it, or a knee lower than `knee`.
     """
 
@@ -83,7 +83,9 @@ class Walk(AbstractTask):
         turning = rotate(quat_to_matrix(q[3:7]), qd[3:6])[2]
         speed = jnp.exp(-((forwards - self.wanted[0]) ** 2) - (sideways - self.wanted[1]) ** 2)
         straight = 0.5 * jnp.exp(-(turning**2))
-        torques = actuator_forces(self.simulator(step.goal).model, q, qd, step.control.u)
+        u = step.control.u
+        assert u is not None
+        torques = actuator_forces(self.simulator(step.goal).model, q, qd, u)
         effort = jnp.minimum(2.5e-5 * jnp.sum(torques**2), speed + straight)
         return {"speed": speed, "straight": straight, "effort": -effort}
 
