@@ -2,7 +2,7 @@
 
 from flexor.solvers.artefact import open
 from flexor.solvers.hybrid import HybridSolver
-from flexor.solvers.integrators import RK4, ImplicitDamping, SemiImplicitEuler
+from flexor.solvers.integrators import RK4, ImplicitDamping, SemiImplicitEuler, SplitRK4
 from flexor.solvers.linearize import Linearization, linearize
 from flexor.solvers.mujoco import MujocoSolver
 from flexor.solvers.policy import AbstractPolicy

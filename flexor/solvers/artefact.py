@@ -70,7 +70,7 @@ _MODULES = {
         *("Conservative", "Damper", "Dissipative", "Layer", "MLP", "Perceptron", "Potential", "Symmetric"),
     ),
     "flexor.solvers.hybrid": ("HybridSolver",),
-    "flexor.solvers.integrators": ("ImplicitDamping", "RK4", "SemiImplicitEuler"),
+    "flexor.solvers.integrators": ("ImplicitDamping", "RK4", "SemiImplicitEuler", "SplitRK4"),
     "flexor.solvers.mujoco": ("MujocoSolver",),
     "flexor.solvers.rigid": ("RigidSolver",),
     "flexor.solvers.substeps": ("Substeps",),

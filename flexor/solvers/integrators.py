@@ -67,10 +67,25 @@ class RK4(AbstractIntegrator):
         moved, v = 0 * qd, qd
         rates, accelerations = [], []
         for ahead in (0.5, 0.5, 1.0, None):
-            rates.append(displacement_rate(model, moved, v))
+            rates.append(self._rate(model, moved, v))
             accelerations.append(acceleration(integrate(model, q, moved), v, None))
             if ahead is not None:
                 moved, v = ahead * dt * rates[-1], qd + ahead * dt * accelerations[-1]
         (r1, r2, r3, r4), (a1, a2, a3, a4) = rates, accelerations
         step = dt / 6 * (r1 + 2 * r2 + 2 * r3 + r4)
         return integrate(model, q, step), qd + dt / 6 * (a1 + 2 * a2 + 2 * a3 + a4)
+
+    def _rate(self, model: Model, moved: Array, v: Array) -> Float[Array, " nv"]:
+        """The rate of a displacement so far, at the velocity v."""
+        return displacement_rate(model, moved, v)
+
+
+class SplitRK4(RK4):
+    """RK4 for all smooth forces, then the impulses of contacts, limits and equalities over the whole step, which are of order one.
+    Where nothing touches, a step is MuJoCo's `RK4`: rotations advance by the mean of the stages' velocities, without the correction
+    for axes that turn meanwhile (`RK4` has it)."""
+
+    impulses: ClassVar[bool] = True
+
+    def _rate(self, model: Model, moved: Array, v: Array) -> Float[Array, " nv"]:
+        return v

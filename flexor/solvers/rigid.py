@@ -88,6 +88,8 @@ class RigidSolver(AbstractSolver):
         self, model: Model, state: State, control: Control, dt: Float[Array, ""]
     ) -> tuple[Float[Array, " nq"], Float[Array, " nv"], Any]:
         """A step with impulses: forces, the velocity without impulses, the velocity with them, the displacement."""
+        if self.integrator.stages > 1:
+            return self._split(model, state, control, dt)
         model = with_mocap(model, control)
         now = _instant(model, tap("joint.q", state.q), tap("joint.qd", state.qd))
         force, wrench = _joint_forces(now, control), _wrench(now, control)
@@ -100,6 +102,17 @@ class RigidSolver(AbstractSolver):
         free = now.qd + dt * tap("joint.acceleration", solve_inertia(M, factor_inertia(M), force))
         after = self._contact.resolve(FreeStep(now, free, M, dt), loads, state.memory)
         return integrate(model, now.q, after.displacement), after.velocity, after.memory
+
+    def _split(
+        self, model: Model, state: State, control: Control, dt: Float[Array, ""]
+    ) -> tuple[Float[Array, " nq"], Float[Array, " nv"], Any]:
+        """A step under forces by an integrator of several stages, and the impulses of the whole step on top of it."""
+        q, free, _ = self._without_impulses(model, state, control, dt)
+        model = with_mocap(model, control)
+        now = _instant(model, state.q, state.qd)
+        M, loads = crba(model, now.kin), self._contact.forces(now)
+        after = self._contact.resolve(FreeStep(now, free, M, dt), loads, state.memory)
+        return integrate(model, q, after.displacement - dt * free), after.velocity, after.memory
 
     def moves_by_velocity(self, model: Model) -> bool:
         t = model.topology

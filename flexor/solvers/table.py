@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flexor.contact import NCP, Andersson, BrownMcPhee, Hollars, Mixed, NoContact, Penalty, SmoothedCoulomb
-from flexor.solvers.integrators import RK4, ImplicitDamping, SemiImplicitEuler
+from flexor.solvers.integrators import RK4, ImplicitDamping, SemiImplicitEuler, SplitRK4
 from flexor.solvers.mujoco import MujocoSolver
 from flexor.solvers.rigid import RigidSolver
 from flexor.solvers.solver import AbstractSolver
@@ -13,7 +13,12 @@ from flexor.solvers.substeps import Substeps
 
 CONTACTS: Mapping[str, type] = {"ncp": NCP, "penalty": Penalty, "mixed": Mixed, "none": NoContact}
 """Contact models of `RigidSolver`; each is the name of a solver, too."""
-INTEGRATORS: Mapping[str, type] = {"euler": SemiImplicitEuler, "implicit": ImplicitDamping, "rk4": RK4}
+INTEGRATORS: Mapping[str, type] = {
+    "euler": SemiImplicitEuler,
+    "implicit": ImplicitDamping,
+    "rk4": RK4,
+    "split-rk4": SplitRK4,
+}
 """Integrators of `RigidSolver`."""
 MUJOCO_INTEGRATORS = {"euler": "Euler", "implicit": "implicit", "implicitfast": "implicitfast", "rk4": "RK4"}
 """Integrators of `MujocoSolver`, by MuJoCo's names for them."""
@@ -29,7 +34,7 @@ def solver(name: str | Mapping[str, Any], **options: Any) -> AbstractSolver:
     """The solver of this name, or of a table with a `name`, with options.
 
     `ncp` (or `rigid`), `penalty`, `mixed` and `none` are `RigidSolver` with that contact model, whose fields are options:
-    `solver("ncp", iterations=100)`. `integrator` is `euler`, `implicit` or `rk4`; of `mujoco`: MuJoCo's, in lower case.
+    `solver("ncp", iterations=100)`. `integrator` is `euler`, `implicit`, `rk4` or `split-rk4`; of `mujoco`: MuJoCo's, in lower case.
     `friction` of the penalty model is the name of a law, or a table with a `name`. `substeps` takes several steps of
     dt / substeps as one.
     """
