@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Bool, Float
 
 from flexor.envs import TASKS, AbstractTask, Episode, advance, batched, check, make, start
+from flexor.envs.gymnasium import PREFIX
 from flexor.viz.scene import body_motion
 from flexor.viz.video import Stage
 
@@ -190,8 +191,9 @@ class TaskVectorEnv(VectorEnv[np.ndarray, np.ndarray, np.ndarray]):
 
 
 def identifier(name: str) -> str:
-    """The identifier of a task: 'ant-run' is 'flexor/AntRun-v0'."""
-    return f"flexor/{''.join(word.capitalize() for word in name.split('-'))}-v0"
+    """The identifier of a task: 'ant-run' is 'flexor/AntRun-v0'; Gymnasium's have their version: 'flexor/HalfCheetah-v5'."""
+    own = name.removeprefix(PREFIX)
+    return f"flexor/{''.join(word.capitalize() for word in own.split('-'))}-v{0 if own == name else 5}"
 
 
 def register() -> None:

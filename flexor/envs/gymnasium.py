@@ -6,6 +6,7 @@ Observations are functions of the state, and so without the forces that MuJoCo's
 """
 
 from collections.abc import Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -19,7 +20,7 @@ from jaxtyping import Array, Bool, Float, PRNGKeyArray
 from flexor.dynamics import centre_of_mass, forward_kinematics, frame_pose
 from flexor.envs.action import Torque
 from flexor.envs.task import AbstractTask, Step, uniform
-from flexor.model import load
+from flexor.model.load import load
 from flexor.model.model import Model, State
 from flexor.solvers import Simulator
 from flexor.solvers.table import solver
@@ -31,9 +32,7 @@ def description(file: str) -> Path:
     """The path of a description in the installed Gymnasium."""
     found = find_spec("gymnasium")
     if found is None or found.origin is None:
-        raise ImportError(
-            f'\'{file}\' is a description of Gymnasium, which is not installed: `pip install "flexor[gym]"`.'
-        )
+        raise ImportError(f"'{file}' is a description of Gymnasium, which is not installed: `pip install \"flexor[gym]\"`.")
     path = Path(found.origin).parent / "envs" / "mujoco" / "assets" / file
     if not path.is_file():
         raise FileNotFoundError(f"the installed Gymnasium has no description '{file}'; the tasks need 1.1 or later.")
@@ -41,7 +40,7 @@ def description(file: str) -> Path:
 
 
 class AbstractGymnasium(AbstractTask):
-    """A task of Gymnasium. An episode starts at the description's reference, coordinates within `noise` and speeds too, or of that
+    """A task of Gymnasium. An episode starts at the description's reference, coordinates and speeds within `noise`, or of that
     deviation where they are `normal`."""
 
     title: str = eqx.field(static=True)
@@ -50,7 +49,15 @@ class AbstractGymnasium(AbstractTask):
 
     @classmethod
     def build(
-        cls, title: str, file: str, *, skip: int, timestep: float, integrator: str = "split-rk4", length: int = 1000, **fields: Any
+        cls,
+        title: str,
+        file: str,
+        *,
+        skip: int,
+        timestep: float,
+        integrator: str = "split-rk4",
+        length: int = 1000,
+        **fields: Any,
     ) -> Self:
         """The task whose step is `skip` of the description's time steps, each by its integrator."""
         physics = solver("ncp", integrator=integrator, substeps=skip)
@@ -74,9 +81,9 @@ class AbstractGymnasium(AbstractTask):
 class Locomotion(AbstractGymnasium):
     """Along x as fast as it can, with little effort, and upright: forward v_x - effort u^2 + alive while healthy.
 
-    v_x is the mean over a step of the speed of the first coordinate, or of the centre of mass where `whole`. Healthy are coordinates
-    2 and on, and speeds, within `states` (of the hopper), coordinates `height` and `angle` within `heights` and `angles`. Observed are
-    the coordinates without the first `hidden` ones and the speeds within +-`fastest`.
+    v_x is the mean over a step of the speed of the first coordinate, or of the centre of mass where `whole`. Healthy are
+    coordinates 2 and on, and speeds, within `states` (of the hopper), coordinates `height` and `angle` within `heights` and
+    `angles`. Observed are the coordinates without the first `hidden` ones and the speeds within +-`fastest`.
     """
 
     forward: float = eqx.field(kw_only=True, default=1.0)
@@ -178,12 +185,30 @@ TABLE: dict[str, tuple[type[AbstractGymnasium], str, dict[str, Any]]] = {
     "ant": (
         Locomotion,
         "ant.xml",
-        {"skip": 5, "timestep": 0.01, "effort": 0.5, "alive": 1.0, "normal": True, "hidden": 2, "height": 2, "heights": (0.2, 1.0)},
+        {
+            "skip": 5,
+            "timestep": 0.01,
+            "effort": 0.5,
+            "alive": 1.0,
+            "normal": True,
+            "hidden": 2,
+            "height": 2,
+            "heights": (0.2, 1.0),
+        },
     ),
     "humanoid": (
         Locomotion,
         "humanoid.xml",
-        {"skip": 5, "timestep": 0.003, "noise": 1e-2, "forward": 1.25, "effort": 0.1, "alive": 5.0, "hidden": 2, "whole": True}
+        {
+            "skip": 5,
+            "timestep": 0.003,
+            "noise": 1e-2,
+            "forward": 1.25,
+            "effort": 0.1,
+            "alive": 5.0,
+            "hidden": 2,
+            "whole": True,
+        }
         | {"height": 2, "heights": (1.0, 2.0)},
     ),
     "inverted-pendulum": (InvertedPendulum, "inverted_pendulum.xml", {"skip": 2, "timestep": 0.02, "noise": 0.01}),
@@ -194,3 +219,6 @@ TABLE: dict[str, tuple[type[AbstractGymnasium], str, dict[str, Any]]] = {
     ),
 }
 """Gymnasium's tasks by name: class, description, numbers."""
+
+BUILDERS = {PREFIX + title: partial(kind.build, title, file, **numbers) for title, (kind, file, numbers) in TABLE.items()}
+"""What makes each task; `noise`, `length` and weights of its reward are options."""

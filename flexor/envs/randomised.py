@@ -79,7 +79,7 @@ class Between(AbstractDraw):
 
 class Pushes(eqx.Module):
     """Sudden changes of a joint's velocity, of size up to `speed` (m/s or rad/s), with pauses drawn uniformly from `pause`, in
-    seconds. A free joint, by default the first of the robot, is pushed in a horizontal direction; a hinge or slide to either side."""
+    seconds. A free joint, by default the robot's first, is pushed in a horizontal direction; a hinge or slide to either side."""
 
     speed: float = eqx.field(static=True)
     pause: tuple[float, float] = eqx.field(static=True, default=(2.0, 6.0))
@@ -127,7 +127,7 @@ class Push(eqx.Module):
 
 
 class Drawn(eqx.Module):
-    """The goal of a randomised episode: the task's own, the parameters drawn for it, the noise of the present observation, and the
+    """The goal of a randomised episode: the task's own, the parameters drawn for it, the noise of the present observation, the
     next push; None for what is not randomised."""
 
     goal: Any

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flexor.envs import AbstractTask
 from flexor.learn.ppo import PPO
@@ -27,8 +27,8 @@ class Training:
 class Recipe:
     """How to learn a task: `fx.learn.train` follows it where nothing else is said."""
 
-    algorithm: PPO = PPO()
-    options: Training = Training()
+    algorithm: PPO = field(default_factory=PPO)
+    options: Training = field(default_factory=Training)
 
 
 RECIPES: Mapping[str, Recipe] = {

@@ -25,6 +25,7 @@ __all__ = [
     "RigidSolver",
     "SemiImplicitEuler",
     "Simulator",
+    "SplitRK4",
     "Status",
     "Stepper",
     "Substeps",

@@ -81,9 +81,9 @@ class RK4(AbstractIntegrator):
 
 
 class SplitRK4(RK4):
-    """RK4 for all smooth forces, then the impulses of contacts, limits and equalities over the whole step, which are of order one.
-    Where nothing touches, a step is MuJoCo's `RK4`: rotations advance by the mean of the stages' velocities, without the correction
-    for axes that turn meanwhile (`RK4` has it)."""
+    """RK4 for all smooth forces, then the impulses of contacts, limits and equalities over the whole step, which are of order
+    one. Where nothing touches, a step is MuJoCo's `RK4`: rotations advance by the mean of the stages' velocities, without the
+    correction for axes that turn meanwhile (`RK4` has it)."""
 
     impulses: ClassVar[bool] = True
 

@@ -34,8 +34,8 @@ def solver(name: str | Mapping[str, Any], **options: Any) -> AbstractSolver:
     """The solver of this name, or of a table with a `name`, with options.
 
     `ncp` (or `rigid`), `penalty`, `mixed` and `none` are `RigidSolver` with that contact model, whose fields are options:
-    `solver("ncp", iterations=100)`. `integrator` is `euler`, `implicit`, `rk4` or `split-rk4`; of `mujoco`: MuJoCo's, in lower case.
-    `friction` of the penalty model is the name of a law, or a table with a `name`. `substeps` takes several steps of
+    `solver("ncp", iterations=100)`. `integrator` is `euler`, `implicit`, `rk4` or `split-rk4`; of `mujoco`: MuJoCo's, in lower
+    case. `friction` of the penalty model is the name of a law, or a table with a `name`. `substeps` takes several steps of
     dt / substeps as one.
     """
     given = {"name": name} if isinstance(name, str) else dict(name)
