@@ -31,7 +31,7 @@ def _jaxtyped(decorate: Any, *, typechecker: Any) -> Any:
     def around(target: Any) -> Any:
         function = target.__init__ if inspect.isclass(target) else target
         hints = function.__annotations__.values() if inspect.isfunction(function) else ()
-        plain = inspect.isfunction(function) and not any(isinstance(hint, str) or shaped(hint) for hint in hints)
+        plain = inspect.isfunction(function) and not any(map(may_be_shaped, hints))
         return target if plain else decorate(target, typechecker=typechecker)
 
     return around
@@ -57,6 +57,11 @@ def check(function: Any) -> Any:
         return result
 
     return checked
+
+
+def may_be_shaped(hint: Any) -> bool:
+    """Whether a hint, which may not have been evaluated yet, speaks of a jaxtyping array."""
+    return "Array" in hint if isinstance(hint, str) else shaped(hint)
 
 
 def shaped(hint: Any) -> bool:

@@ -210,7 +210,7 @@ class Randomised(AbstractTask):
         own, parameter_key, noise_key, push_key = jax.random.split(key, 4)
         state, goal = self.base.reset(own)
         model = self._equipped(goal).model
-        drawn = {}
+        drawn: dict[str, Array] = {}
         for number, (pattern, draw) in enumerate(self._draws.items()):
             values, pattern_key = parameters_of(model, pattern), jax.random.fold_in(parameter_key, number)
             keys = [pattern_key] * len(values) if draw.together else list(jax.random.split(pattern_key, len(values)))
@@ -308,7 +308,7 @@ def with_ranges(model: Model, draws: Mapping[str, AbstractDraw]) -> Model:
             seen[name] = pattern
         for end in (draw.low, draw.high):
             values = parameters_of(model, pattern)
-            given = {n: np.asarray(draw.apply(np.asarray(end, model.dtype), np.asarray(x))) for n, x in values.items()}
+            given = {n: draw.apply(jnp.asarray(end, model.dtype), jnp.asarray(x)) for n, x in values.items()}
             changed = replace(model, given)
         model = changed
     return model

@@ -1,7 +1,6 @@
 """`Recipe`: settings with which a task is learned well, and those of the tasks that come with flexor."""
 
 import dataclasses
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from flexor.envs import AbstractTask
@@ -31,7 +30,7 @@ class Recipe:
     options: Training = field(default_factory=Training)
 
 
-RECIPES: Mapping[str, Recipe] = {
+RECIPES: dict[str, Recipe] = {
     "CartpoleSwingUp": Recipe(
         PPO(sizes=(64, 64), activation="tanh", epochs=5, minibatches=4, highest_rate=3e-3),
         Training(robots=256, iterations=1000),

@@ -150,7 +150,7 @@ def test_tasks_are_listed():
     lines = {line.split()[0]: line for line in flexor("tasks").stdout.splitlines() if line.strip()}
     assert set(TASK_NAMES) <= set(lines)
     assert lines["cartpole"].split()[1:6] == ["cartpole", "4", "1", "300", "0.01667"]
-    assert lines["cartpole"].endswith("From hanging to upright, after NeRD (Xu et al. 2025)")
+    assert lines["cartpole"].rstrip().endswith("From hanging to upright, after NeRD (Xu et al. 2025)")
 
 
 def test_what_is_said_about_tasks(folder):

@@ -28,9 +28,9 @@ def numbers(x):
     return " ".join(map(repr, np.ravel(x).tolist()))
 
 
-def scene(shape):
-    heights = np.random.default_rng(0).uniform(size=(ROWS, COLUMNS))
-    return f"""<mujoco model="hills"><asset><hfield name="hills" nrow="{ROWS}" ncol="{COLUMNS}" size="0.5 0.4 0.03 0.2"
+def scene(shape, rows=ROWS, columns=COLUMNS):
+    heights = np.random.default_rng(0).uniform(size=(rows, columns))
+    return f"""<mujoco model="hills"><asset><hfield name="hills" nrow="{rows}" ncol="{columns}" size="0.5 0.4 0.03 0.2"
       elevation="{numbers(heights)}"/><mesh name="hull" vertex="{numbers(HULL)}"/></asset><worldbody>
       <geom name="hills" type="hfield" hfield="hills" pos="0.1 0 0.05" quat="1 0.1 0 0.05"/>
       <body name="body" pos="0 0 0.5"><freejoint name="root"/><geom name="shape" {SHAPES[shape]} mass="1"/></body>

@@ -23,7 +23,7 @@ def test_any_other_task_has_the_defaults_with_stretches_no_longer_than_its_episo
 def test_training_follows_the_recipe(monkeypatch):
     options = Training(robots=8, steps=4, iterations=1)
     short = fx.learn.Recipe(PPO(sizes=(3,), minibatches=2), options)
-    monkeypatch.setattr("flexor.learn.recipe.RECIPES", {"Balance": short})
+    monkeypatch.setitem(RECIPES, "Balance", short)
     card = fx.learn.train(balance()).card
     assert card["algorithm"]["sizes"] == (3,)
     assert card["training"]["robots"] == 8
