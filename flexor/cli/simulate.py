@@ -26,8 +26,8 @@ LEAST = 2000  # steps of a part: fewer would measure the call, not the steps
 
 SolverName = StrEnum("SolverName", ["rigid", "mujoco"])
 ContactName = StrEnum("ContactName", ["ncp", "penalty", "mixed", "none"])
-IntegratorName = StrEnum("IntegratorName", [("euler", "euler"), ("implicit", "implicit"), ("rk4", "rk4"), ("split", "split-rk4")])
-    "IntegratorName", [("euler", "euler"), ("implicit", "implicit"), ("rk4", "rk4"), ("split_rk4", "split-rk4")]
+IntegratorName = StrEnum(
+    "IntegratorName", {"euler": "euler", "implicit": "implicit", "rk4": "rk4", "split_rk4": "split-rk4"}
 )
 
 
