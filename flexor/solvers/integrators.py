@@ -1,6 +1,7 @@
 """Time integrators of the rigid solver.
 
-Each takes `acceleration(q, qd, extra_inertia)`, the forward dynamics, and returns q and qd a time dt later.
+Each takes `acceleration(stage, q, qd, extra_inertia)`, the forward dynamics under the controls of a stage, and returns q and qd a
+time dt later. `activate` says what these controls are: they differ by the activations of actuators.
 """
 
 import abc
@@ -11,9 +12,11 @@ import equinox as eqx
 from jaxtyping import Array, Float
 
 from flexor.dynamics import displacement_rate, integrate
-from flexor.model.model import Model
+from flexor.dynamics.activation import activated, stage_activations
+from flexor.model.model import Control, Model
 
-Acceleration = Callable[[Array, Array, Array | None], Array]
+Acceleration = Callable[[int, Array, Array, Array | None], Array]
+Activated = tuple[tuple[Control, ...], Float[Array, " na"] | None]
 
 
 class AbstractIntegrator(eqx.Module):
@@ -29,6 +32,12 @@ class AbstractIntegrator(eqx.Module):
     ) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
         """Coordinates and velocities after dt."""
 
+    def activate(self, model: Model, act: Array | None, control: Control, dt: Float[Array, ""]) -> Activated:
+        """The controls of the stages, in which activations stand in the place of inputs, and the activations after dt. Here they
+        are held over the step."""
+        held, new = activated(model, act, control, dt)
+        return (held,) * self.stages, new
+
     def extra_inertia(self, model: Model, dt: Float[Array, ""]) -> Float[Array, " nv"] | None:
         """What is added to the diagonal of M in the step, or None."""
         return None
@@ -42,7 +51,7 @@ class SemiImplicitEuler(AbstractIntegrator):
     def advance(
         self, model: Model, acceleration: Acceleration, q: Array, qd: Array, dt: Float[Array, ""]
     ) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
-        qd = qd + dt * acceleration(q, qd, self.extra_inertia(model, dt))
+        qd = qd + dt * acceleration(0, q, qd, self.extra_inertia(model, dt))
         return integrate(model, q, dt * qd), qd
 
 
@@ -66,26 +75,24 @@ class RK4(AbstractIntegrator):
     ) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
         moved, v = 0 * qd, qd
         rates, accelerations = [], []
-        for ahead in (0.5, 0.5, 1.0, None):
-            rates.append(self._rate(model, moved, v))
-            accelerations.append(acceleration(integrate(model, q, moved), v, None))
+        for stage, ahead in enumerate((0.5, 0.5, 1.0, None)):
+            rates.append(displacement_rate(model, moved, v))
+            accelerations.append(acceleration(stage, integrate(model, q, moved), v, None))
             if ahead is not None:
                 moved, v = ahead * dt * rates[-1], qd + ahead * dt * accelerations[-1]
         (r1, r2, r3, r4), (a1, a2, a3, a4) = rates, accelerations
         step = dt / 6 * (r1 + 2 * r2 + 2 * r3 + r4)
         return integrate(model, q, step), qd + dt / 6 * (a1 + 2 * a2 + 2 * a3 + a4)
 
-    def _rate(self, model: Model, moved: Array, v: Array) -> Float[Array, " nv"]:
-        """The rate of a displacement so far, at the velocity v."""
-        return displacement_rate(model, moved, v)
+    def activate(self, model: Model, act: Array | None, control: Control, dt: Float[Array, ""]) -> Activated:
+        return stage_activations(model, act, control, dt)
 
 
 class SplitRK4(RK4):
     """RK4 for all smooth forces, then the impulses of contacts, limits and equalities over the whole step, which are of order
-    one. Where nothing touches, a step is MuJoCo's `RK4`: rotations advance by the mean of the stages' velocities, without the
-    correction for axes that turn meanwhile (`RK4` has it)."""
+    one. Where nothing touches, a step is MuJoCo's `RK4`, exact filters of actuators included (`RK4` takes these exactly)."""
 
     impulses: ClassVar[bool] = True
 
-    def _rate(self, model: Model, moved: Array, v: Array) -> Float[Array, " nv"]:
-        return v
+    def activate(self, model: Model, act: Array | None, control: Control, dt: Float[Array, ""]) -> Activated:
+        return stage_activations(model, act, control, dt, mean_rates=True)

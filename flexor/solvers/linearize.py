@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.flatten_util
@@ -20,10 +20,11 @@ from flexor.solvers.solver import class_name
 
 
 class Linearization(NamedTuple):
-    """x+ = A x + B u + C p to first order, x the displacement of q in the tangent space and the change of qd.
+    """x+ = A x + B u + C p to first order, x the displacement of q in the tangent space and the changes of qd and of the
+    activations, nx = 2 nv + na numbers.
 
-    `A` is d(x+)/dx, (2 nv, 2 nv); `B` is d(x+)/du, (2 nv, nu); `C` by the parameter's name is d(x+)/dp, (2 nv, ...).
-    `next` is the state after the step. The solver's memory (a warm start) is held fixed.
+    `A` is d(x+)/dx, (nx, nx); `B` is d(x+)/du, (nx, nu); `C` by the parameter's name is d(x+)/dp, (nx, ...).
+    `next` is the state after the step. The solver's memory (a warm start) and past inputs of delayed actuators are held fixed.
     """
 
     A: Float[Array, "nx nx"]
@@ -38,16 +39,11 @@ def linearize(
     """Derivatives of `sim.step` at a state and a control, exact as all of JAX's (see `docs/contact.md` for those of contacts).
 
     Displacements of q are those of `integrate` and `difference`: for a free joint linear in the world and angular in the body,
-    so that A is square, as in MuJoCo's `mjd_transitionFD`. `parameters` are patterns of names (`fx.parameters`), to
+    so that A is square, in the order of MuJoCo's `mjd_transitionFD`. `parameters` are patterns of names (`fx.parameters`), to
     differentiate by.
     """
     if not sim.solver.differentiable:
         raise ValueError(f"{class_name(sim.solver)} cannot be differentiated; use RigidSolver, or finite differences.")
-    if (t := sim.model.topology).na:
-        raise ValueError(
-            f"actuator '{t.activations[0].name}' of '{t.name}' has an activation, but `linearize` "
-            "differentiates only with respect to coordinates and velocities; use `jax.jacfwd` over `sim.step`."
-        )
     check_coordinates(sim.model, state.q, state.qd)
     sim.solver.accept(control)
     names: list[str] = []
@@ -61,17 +57,21 @@ def linearize(
 
 def _linearize(sim: Simulator, state: State, control: Control, names: tuple[str, ...]) -> Linearization:
     """A lane for every direction: the step itself is computed once for all, its tangents in the lanes."""
-    model, nv = sim.model, sim.model.nv
+    model, nv, na = sim.model, sim.model.nv, sim.model.topology.na
     free = {name: named_parameters(model, name)[name] for name in names}
-    flat, unflatten = jax.flatten_util.ravel_pytree((jnp.zeros(2 * nv, model.dtype), jnp.zeros(model.nu, model.dtype), free))
+    flat, unflatten = jax.flatten_util.ravel_pytree(
+        (jnp.zeros(2 * nv + na, model.dtype), jnp.zeros(model.nu, model.dtype), free)
+    )
 
     def column(state: State, control: Control, direction: Array) -> Array:
-        def after(z: Array) -> tuple[Array, Array]:
+        def after(z: Array) -> tuple[Array, ...]:
             x, u, values = unflatten(z)
             robot = replace(model, values) if names else model
-            moved = State(integrate(model, state.q, x[:nv]), state.qd + x[nv:], state.time, *_rest(state))
+            moved = dataclasses.replace(state, q=integrate(model, state.q, x[:nv]), qd=state.qd + x[nv : 2 * nv])
+            moved = moved if state.act is None else dataclasses.replace(moved, act=state.act + x[2 * nv :])
             new = sim.solver.step(robot, moved, dataclasses.replace(control, u=control.u + u), sim.dt)
-            return difference(model, jax.lax.stop_gradient(new.q), new.q), new.qd
+            moves = difference(model, jax.lax.stop_gradient(new.q), new.q), new.qd
+            return moves if new.act is None else (*moves, new.act)
 
         _, rates = jax.jvp(after, (flat,), (direction,))
         return jnp.concatenate(rates)
@@ -82,8 +82,3 @@ def _linearize(sim: Simulator, state: State, control: Control, names: tuple[str,
     )
     by_x, by_u, by_name = jax.vmap(unflatten)(columns.T)
     return Linearization(by_x, by_u, by_name, sim.step(state, control))
-
-
-def _rest(state: State) -> tuple[Any, ...]:
-    """The parts of a state other than coordinates, velocities and time, in the order of its fields."""
-    return tuple(getattr(state, name) for name in State.__dataclass_fields__ if name not in ("q", "qd", "time"))

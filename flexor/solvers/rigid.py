@@ -20,7 +20,7 @@ from flexor.dynamics import (
     integrate,
     passive_force,
 )
-from flexor.dynamics.activation import activated, no_activation
+from flexor.dynamics.activation import no_activation
 from flexor.dynamics.crba import factor_inertia, solve_inertia
 from flexor.dynamics.rnea import from_nodes, node_wrenches
 from flexor.model.delay import check_delays, delayed, empty_history
@@ -51,11 +51,6 @@ class RigidSolver(AbstractSolver):
                 f"support: use contact=Penalty() with it, or integrator=SemiImplicitEuler(). '{model.topology.name}' has "
                 f"{', '.join(sources)}; `load` with `ignore` leaves out what is not wanted."
             )
-        if model.topology.na and self.integrator.stages > 1:
-            raise ValueError(
-                f"actuator '{model.topology.activations[0].name}' of '{model.topology.name}' has an activation, which "
-                f"{class_name(self.integrator)} does not support: use integrator=SemiImplicitEuler() or ImplicitDamping()."
-            )
         self._contact.check(model)
         check_delays(model, dt)
 
@@ -66,30 +61,31 @@ class RigidSolver(AbstractSolver):
     def step(self, model: Model, state: State, control: Control, dt: Float[Array, ""]) -> State:
         advance = self._with_impulses if self._contact.sources(model) else self._without_impulses
         control, history = delayed(model, state.history, control, dt)
-        control, act = activated(model, state.act, control, dt)
-        q, qd, memory = advance(model, state, control, dt)
+        controls, act = self.integrator.activate(model, state.act, control, dt)
+        q, qd, memory = advance(model, state, controls, dt)
         return State(q, qd, state.time + dt, memory, history, act)
 
     def _without_impulses(
-        self, model: Model, state: State, control: Control, dt: Float[Array, ""]
+        self, model: Model, state: State, controls: tuple[Control, ...], dt: Float[Array, ""]
     ) -> tuple[Float[Array, " nq"], Float[Array, " nv"], Any]:
         """A step under forces alone, by any integrator: coordinates, velocities, memory."""
         staged = self.integrator.stages > 1
 
-        def acceleration(q: Array, qd: Array, extra_inertia: Array | None) -> Array:
+        def acceleration(stage: int, q: Array, qd: Array, extra_inertia: Array | None) -> Array:
             if staged:
                 q, qd = tap("joint.q", q), tap("joint.qd", qd)
-            return self.acceleration(model, q, qd, control, extra_inertia)
+            return self.acceleration(model, q, qd, controls[stage], extra_inertia)
 
         q, qd = (state.q, state.qd) if staged else (tap("joint.q", state.q), tap("joint.qd", state.qd))
         return *self.integrator.advance(model, acceleration, q, qd, dt), state.memory
 
     def _with_impulses(
-        self, model: Model, state: State, control: Control, dt: Float[Array, ""]
+        self, model: Model, state: State, controls: tuple[Control, ...], dt: Float[Array, ""]
     ) -> tuple[Float[Array, " nq"], Float[Array, " nv"], Any]:
         """A step with impulses: forces, the velocity without impulses, the velocity with them, the displacement."""
         if self.integrator.stages > 1:
-            return self._split(model, state, control, dt)
+            return self._split(model, state, controls, dt)
+        control = controls[0]
         model = with_mocap(model, control)
         now = _instant(model, tap("joint.q", state.q), tap("joint.qd", state.qd))
         force, wrench = _joint_forces(now, control), _wrench(now, control)
@@ -104,11 +100,11 @@ class RigidSolver(AbstractSolver):
         return integrate(model, now.q, after.displacement), after.velocity, after.memory
 
     def _split(
-        self, model: Model, state: State, control: Control, dt: Float[Array, ""]
+        self, model: Model, state: State, controls: tuple[Control, ...], dt: Float[Array, ""]
     ) -> tuple[Float[Array, " nq"], Float[Array, " nv"], Any]:
         """A step under forces by an integrator of several stages, and the impulses of the whole step on top of it."""
-        q, free, _ = self._without_impulses(model, state, control, dt)
-        model = with_mocap(model, control)
+        q, free, _ = self._without_impulses(model, state, controls, dt)
+        model = with_mocap(model, controls[0])
         now = _instant(model, state.q, state.qd)
         M, loads = crba(model, now.kin), self._contact.forces(now)
         after = self._contact.resolve(FreeStep(now, free, M, dt), loads, state.memory)

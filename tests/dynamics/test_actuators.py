@@ -109,6 +109,47 @@ def test_a_hundred_steps_are_mujocos(kind):
         np.testing.assert_allclose(traj.final.act, d.act, atol=1e-13)
 
 
+STAGED = """<general joint="h" dyntype="filter" dynprm="0.03" gainprm="3" actlimited="true" actrange="-0.05 0.2"/>
+<general joint="s" dyntype="filterexact" dynprm="0.003" gainprm="2" actearly="true"/><motor joint="b" gear="1 2 3"/>
+<general joint="k" dyntype="filterexact" dynprm="0.01" gainprm="0.5"/><intvelocity joint="h" kp="3" actrange="-1 1"/>
+<muscle joint="h" lengthrange="-4 3.5" force="30" tausmooth="0.4"/>"""
+
+
+def test_rk4_takes_them_through_its_stages():
+    """MuJoCo's RK4 step for step by `SplitRK4`, through a filter that runs into its range."""
+    text = SCENE.format(STAGED).replace("<option ", '<option integrator="RK4" ')
+    m, model = mujoco.MjModel.from_xml_string(text), fx.load(text)
+    d, rng = mujoco.MjData(m), np.random.default_rng(1)
+    inputs = rng.uniform(0.2, 1.0, size=(40, m.nu))
+    sim = fx.Simulator(model, fx.RigidSolver(contact=None, integrator=fx.SplitRK4()), dt=m.opt.timestep)
+    traj = sim.rollout(sim.reset(), inputs)
+    for u in inputs:
+        d.ctrl[:] = u
+        mujoco.mj_step(m, d)
+    assert d.act[0] == 0.2, "no range was reached"
+    np.testing.assert_allclose(traj.final.act, d.act, atol=1e-13)
+    np.testing.assert_allclose(traj.q[-1], d.qpos, atol=1e-11)
+    np.testing.assert_allclose(traj.qd[-1], d.qvel, atol=1e-10)
+
+
+def test_rk4_is_of_order_four_with_them():
+    """Errors fall by 2^4 when the step is halved, also of the exact filter; the next term of the error makes it O(dt) less."""
+    text = SCENE.format(STAGED.replace('actlimited="true" actrange="-0.05 0.2"', "").replace('actearly="true"', ""))
+    model = fx.load(text.replace("0.003", "0.02"))
+    start, u = jnp.asarray([0.1, 0.2, -0.1, 0.05, 0.3]), jnp.asarray([0.5, -0.3, 0.2, 0.6, 0.3, 0.8])
+
+    @jax.jit
+    def end(dt, steps):
+        sim = fx.Simulator(model, fx.RigidSolver(contact=None, integrator=fx.RK4()), dt=dt, simd=False)
+        state = dataclasses.replace(sim.reset(), act=start)
+        last = jax.lax.fori_loop(0, steps, lambda _, state: sim.step(state, u), state)
+        return jnp.concatenate([last.q, last.qd]), last.act
+
+    (coarse, _), (fine, act), (finest, best) = (end(0.08 / n, n) for n in (16, 32, 512))
+    np.testing.assert_allclose(act[1:3], best[1:3], rtol=1e-12)  # exact filters
+    assert np.log2(np.linalg.norm(coarse - finest) / np.linalg.norm(fine - finest)) == pytest.approx(4, abs=0.3)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_files_keep_them(kind, tmp_path):
     model = fx.load(SCENE.format(KINDS[kind]))
@@ -160,19 +201,15 @@ def test_gradients_reach_the_numbers_of_muscles_and_filters():
         np.testing.assert_allclose(slope[i], difference, rtol=1e-6, err_msg=names[i])  # eps / step = 1e-10 of the value
 
 
-def test_states_without_activations_and_other_integrators_are_refused():
+def test_states_without_activations_are_refused():
     model = fx.load(SCENE.format(KINDS["filter"]))
     sim = fx.Simulator(model)
     state = sim.reset()
     assert state.act.shape == (1,)
     with pytest.raises(ValueError, match="so its states carry 1 of them; this state has none"):
         sim.step(dataclasses.replace(state, act=None))
-    with pytest.raises(ValueError, match="RK4 does not support"):
-        fx.Simulator(model, fx.RigidSolver(contact=None, integrator=fx.RK4()))
     with pytest.raises(ValueError, match="learned solvers do not support activations"):
         fx.nerd.Frames(model.topology, 0.002)
-    with pytest.raises(ValueError, match="`linearize` differentiates only with respect to"):
-        fx.linearize(sim, state)
     assert sim.rollout(state, jnp.full((3, 1), 0.1)).status.ok
 
 

@@ -1,5 +1,7 @@
 """`fx.linearize` against finite differences and MuJoCo's own."""
 
+import dataclasses
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -56,6 +58,52 @@ def test_matrices_are_those_of_mujoco(case):
     mujoco.mjd_transitionFD(m, d, 1e-6, 1, A, B, None, None)
     np.testing.assert_allclose(found.A, A, atol=1e-7)
     np.testing.assert_allclose(found.B, B, atol=1e-7)
+
+
+LAGGING = """<mujoco><option timestep="0.004" integrator="{}"><flag contact="disable" eulerdamp="disable"/></option><worldbody>
+<body><joint name="h" axis="0 1 0" damping=".1"/><geom size=".1" pos=".1 0 .3" mass="1"/><body pos="0 0 .4">
+<joint name="b" type="ball"/><geom size=".05" pos=".1 .1 0" mass=".3"/><joint name="s" type="slide" axis="1 0 0"/></body></body>
+</worldbody><actuator><general joint="h" dyntype="filter" dynprm=".05" gainprm="3"/><motor joint="b" gear="1 2 3"/>
+<general joint="h" dyntype="filterexact" dynprm=".003" gainprm="2" actearly="true"/><muscle joint="h" lengthrange="-2 2"
+ force="9"/><intvelocity joint="s" kp="20" actrange="-1 1"/></actuator></mujoco>"""
+
+
+def differences(m, start, h=1e-6):
+    """d(x+)/d(x, u) of MuJoCo's own step by centred differences, whatever its integrator (`mjd_transitionFD` refuses RK4)."""
+    nv, d, columns = m.nv, mujoco.MjData(m), []
+    for i in range(2 * nv + m.na + m.nu):
+        ends = []
+        for sign in (h, -h):
+            z = sign * np.eye(2 * nv + m.na + m.nu)[i]
+            q, turn, act = start.qpos.copy(), np.zeros(nv), 2 * nv + m.na
+            mujoco.mj_integratePos(m, q, z[:nv], 1.0)
+            mujoco.mj_resetData(m, d)
+            d.qpos[:], d.qvel[:], d.act[:] = q, start.qvel + z[nv : 2 * nv], start.act + z[2 * nv : act]
+            d.ctrl[:] = start.ctrl + z[act:]
+            mujoco.mj_step(m, d)
+            mujoco.mj_differentiatePos(m, turn, 1.0, start.qpos, d.qpos)
+            ends.append((d.qpos.copy(), np.concatenate([d.qvel, d.act])))
+        mujoco.mj_differentiatePos(m, turn, 1.0, ends[1][0], ends[0][0])
+        columns.append(np.concatenate([turn, ends[0][1] - ends[1][1]]) / (2 * h))
+    return np.array(columns).T
+
+
+@pytest.mark.parametrize("integrator", [fx.SemiImplicitEuler(), fx.SplitRK4()], ids=["Euler", "RK4"])
+def test_activations_are_part_of_the_state(integrator):
+    """Against MuJoCo's centred differences, as above."""
+    text = LAGGING.format("RK4" if integrator.stages > 1 else "Euler")
+    m, model = mujoco.MjModel.from_xml_string(text), fx.load(text)
+    d, rng, nx = mujoco.MjData(m), np.random.default_rng(1), 2 * m.nv + m.na
+    mujoco.mj_integratePos(m, d.qpos, rng.normal(size=m.nv), 0.3)
+    d.qvel[:], d.ctrl[:], d.act[:] = rng.normal(size=m.nv), rng.uniform(size=m.nu), rng.uniform(size=m.na)
+    sim = fx.Simulator(model, fx.RigidSolver(contact=None, integrator=integrator), dt=m.opt.timestep)
+    state = dataclasses.replace(sim.reset(d.qpos.copy(), d.qvel.copy()), act=jnp.asarray(d.act))
+    found, want = fx.linearize(sim, state, jnp.asarray(d.ctrl), parameters=["activation.*.time_constant"]), differences(m, d)
+    np.testing.assert_allclose(found.A, want[:, :nx], atol=1e-7)
+    np.testing.assert_allclose(found.B, want[:, nx:], atol=1e-7)
+    assert np.abs(want[: 2 * m.nv, 2 * m.nv : nx]).max() > 1e-3, "the activations move nothing"
+    lagging = [np.abs(c).max() > 0 for c in found.C.values()]  # all but the integrator's
+    assert lagging == [True, True, True, False]
 
 
 def test_parameters_against_finite_differences(kernel):
