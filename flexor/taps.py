@@ -57,6 +57,13 @@ TAPS: dict[str, Tap] = {
     "contact.relative_velocity": Tap("ncon 3", "m/s", "velocity of b's point less a's: along normal, two tangents"),
     "contact.normal_force": Tap("ncon", "N", "force on b along the normal", mean=True),
     "contact.friction_force": Tap("ncon 2", "N", "force on b along the two tangents", mean=True),
+    "link.contact_force": Tap(
+        "nbody 6",
+        "N m, N",
+        "of all contacts: moment about the body origin and force, world axes; to be read only",
+        mean=True,
+    ),
+    "touch.force": Tap("ntouch", "N", "normal forces over the zone of every touch sensor; to be read only", mean=True),
     "joint.limit_force": Tap("nv", "N m, N", "force of the joint limits", mean=True),
     "joint.friction_force": Tap("nv", "N m, N", "dry friction in the joints", mean=True),
     "joint.equality_force": Tap("nv", "N m, N", "force of equalities and loops, where the model has any", mean=True),
@@ -70,7 +77,7 @@ class Recorder:
     """The values of one step by name; `names` are those to keep, or None for all. `outer` receives everything, too.
 
     An integrator with several stages taps everything at each, beginning with `joint.q`: those of the first stage are kept, at
-    the start of the step. Within a stage the last value of a name counts.
+    the start of the step, and what comes after the stages alone. Within a stage the last value of a name counts.
     """
 
     def __init__(self, names: Sequence[str] | None, outer: "Recorder | None" = None) -> None:
@@ -81,7 +88,7 @@ class Recorder:
     def add(self, name: str, value: Array) -> None:
         """Keeps a value."""
         self._stages += name == "joint.q"
-        if self._stages <= 1 and (self.names is None or name in self.names):
+        if (self._stages <= 1 or name not in self.values) and (self.names is None or name in self.names):
             self.values[name] = value
         if self.outer is not None:
             self.outer.add(name, value)

@@ -15,10 +15,10 @@ FULL = """<mujoco model="full"><compiler angle="radian"/><worldbody><geom name="
     range="-0.5 0.5" limited="true"/><geom type="capsule" size="0.02" fromto="0 0 0 0.2 0 0.3" mass="0.3" contype="0"
     conaffinity="0"/></body></body></worldbody>
 <actuator><motor name="m" joint="j"/></actuator></mujoco>"""
-# equalities, tendons and fluids are those of tests/contact/test_rows.py, tests/dynamics/test_tendons.py and test_fluid.py
-NAMES = [
-    name for name in TAPS if name not in ("joint.equality_force", "link.fluid_force") and not name.startswith("tendon.")
-]
+# equalities, tendons, fluids and touch are those of tests/contact/test_rows.py, tests/dynamics/test_tendons.py, test_fluid.py and
+# test_force_sensors.py
+ELSEWHERE = ("joint.equality_force", "link.fluid_force", "touch.force")
+NAMES = [name for name in TAPS if name not in ELSEWHERE and not name.startswith("tendon.")]
 CONTACTS = {"NCP": fx.NCP(), "Penalty": fx.Penalty()}
 FORCES = ["joint.applied_force", "joint.passive_force", "joint.limit_force", "joint.friction_force", "joint.gravity_force",
           "joint.bias_force", "link.external_force", "contact.normal_force", "contact.friction_force"]  # fmt: skip

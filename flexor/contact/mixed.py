@@ -22,9 +22,10 @@ from flexor.contact.contacts import Contacts, contact_jacobian, tapped
 from flexor.contact.detect import candidates, detect
 from flexor.contact.ncp import NCP, Impulses, no_impulses
 from flexor.contact.penalty import Penalty
+from flexor.contact.sums import contact_sums
 from flexor.model.model import Model
 from flexor.spatial import matvec
-from flexor.taps import Handler, tap
+from flexor.taps import Handler, listening, tap
 
 
 class Mixed(AbstractContact):
@@ -82,10 +83,12 @@ class Mixed(AbstractContact):
         law = -drag[:, None] * velocity[:, 1:]
         ft_law = jnp.zeros((len(contacts), 2), qd.dtype).at[soft].set(law)
         ft = tap("contact.friction_force", ft_law)[soft]
-        force = jnp.einsum("ck,ckd->d", jnp.concatenate([fn[:, None], ft], axis=1), J[soft])
+        own_force = jnp.concatenate([fn[:, None], ft], axis=1)
+        force = jnp.einsum("ck,ckd->d", own_force, J[soft])
+        sums = contact_sums(model, kin, own, own_force) if listening() else {}
         damping = _secant(drag, law, ft, J[soft, 1:]) if self.implicit else None
         soft_forces = {"contact.normal_force": fn_law, "contact.friction_force": ft_law}
-        return Loads(force, damping, _take(contacts, rigid), _among(rigid, all_velocity, soft_forces))
+        return Loads(force, damping, _take(contacts, rigid), _among(rigid, all_velocity, soft_forces, sums))
 
     def resolve(self, step: FreeStep, loads: Loads, memory: Impulses) -> Outcome:
         return self.ncp.resolve(step, loads, memory)
@@ -102,8 +105,11 @@ def _secant(drag: Array, law: Array, force: Array, J: Float[Array, "n 2 nv"]) ->
     return jnp.einsum("c,cki,ckj->ij", drag * jnp.maximum(more, 1.0), J, J)
 
 
-def _among(rows: np.ndarray, velocity: Float[Array, "ncon 3"], soft_forces: dict[str, Array]) -> Handler:
-    """A tap for the NCP's candidates: listeners get all candidates, and the NCP those of the given rows.
+def _among(
+    rows: np.ndarray, velocity: Float[Array, "ncon 3"], soft_forces: dict[str, Array], sums: dict[str, Array]
+) -> Handler:
+    """A tap for the NCP's candidates: listeners get all candidates, and the NCP those of the given rows. `sums` are those of the
+    soft contacts, to which the NCP's are added.
 
     Velocities are as the listeners left them; of the soft forces they get the law's own, since they add to them once more.
     """
@@ -111,6 +117,8 @@ def _among(rows: np.ndarray, velocity: Float[Array, "ncon 3"], soft_forces: dict
     def tap_among(name: str, value: Array) -> Array:
         if name == "contact.relative_velocity":
             return velocity[rows]
+        if name in sums:
+            return tap(name, value + sums[name])
         if name in soft_forces:
             among = soft_forces[name].at[rows].set(value)
             changed = tap(name, among)

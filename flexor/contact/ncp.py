@@ -37,6 +37,7 @@ from flexor.contact.near import Found, matched, near_contacts, places
 from flexor.contact.problem import Cones, Problem, generalised_impulse, visit, visit_rows
 from flexor.contact.rows import bounded, impact, joint_rows, reachable, row_count, row_slices, row_sources
 from flexor.contact.soft import soft_row
+from flexor.contact.sums import tap_sums
 from flexor.dynamics.crba import factor_inertia, inverse_times, solve_inertia
 from flexor.model.model import Model
 from flexor.model.topology import INDEX
@@ -60,9 +61,10 @@ class Impulses(eqx.Module):
 
 
 class _Assembled(NamedTuple):
-    """A problem; where its solution starts; times of impact of contacts and rows; keys of the contacts, and how many had no
-    place."""
+    """Contacts and their problem; where its solution starts; times of impact of contacts and rows; keys of the contacts, and how
+    many had no place."""
 
+    contacts: Contacts
     problem: Problem
     warm: tuple[Array, Array]
     times: tuple[Array, Array]
@@ -119,7 +121,8 @@ class NCP(AbstractContact):
         cones, times = self._cones(step, loads, contacts, depth, key, chol, warm[0])
         rows, row_times = bounded(joint_rows(now, dt), now.qd, step.velocity, chol, dt, warm[1], self.push_out)
         warm = warm if key is None else (stored(warm[0]), warm[1])
-        return _Assembled(Problem(step.velocity, step.M, chol, cones, rows), warm, (times, row_times), key, left_out)
+        problem = Problem(step.velocity, step.M, chol, cones, rows)
+        return _Assembled(contacts, problem, warm, (times, row_times), key, left_out)
 
     def _cones(
         self, step: FreeStep, loads: Loads, contacts: Contacts, depth: Array, key: Array | None, chol: Array, warm: Array
@@ -166,11 +169,12 @@ class NCP(AbstractContact):
 
     def _report(self, step: FreeStep, loads: Loads, assembled: _Assembled, solution: Solution) -> Outcome:
         """Names the forces, and takes the step with the impulses as their listeners left them."""
-        p, _, times, key, left_out = assembled
+        contacts, p, _, times, key, left_out = assembled
         u, x, y, residual, count = solution
         change, added = _tapped_forces(step, loads, x, y, p.rows.J)
         if change is not None:
             x, added = x + change, [*added, generalised_impulse(p.cones.J, change)]
+        tap_sums(step.start.model, step.start.kin, contacts, x / step.dt, loads.tap)
         u = u + solve_inertia(p.M, p.chol, sum(added, jnp.zeros_like(u))) if added else u
         late = _late(p, x, y, *times)
         equalities = row_slices(step.start.model.topology).get("equality")
@@ -190,7 +194,9 @@ class NoContact(AbstractContact):
         return no_impulses(model, 0) if self.sources(model) else None
 
     def forces(self, now: Instant) -> Loads:
-        return Loads(contacts=no_contacts(now.model))
+        none = no_contacts(now.model)
+        tap_sums(now.model, now.kin, none, jnp.zeros((0, 3), now.qd.dtype))
+        return Loads(contacts=none)
 
     def resolve(self, step: FreeStep, loads: Loads, memory: Impulses) -> Outcome:
         return self.ncp.resolve(step, loads, memory)

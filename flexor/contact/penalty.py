@@ -11,6 +11,7 @@ from flexor.contact.equality import ties
 from flexor.contact.friction import AbstractFriction, BrownMcPhee
 from flexor.contact.near import near_contacts, places
 from flexor.contact.rows import ball_angles
+from flexor.contact.sums import tap_sums
 from flexor.dynamics import Kinematics, tendon_jacobian, tendon_lengths
 from flexor.model.model import Model
 from flexor.spatial import matvec
@@ -62,7 +63,9 @@ class Penalty(AbstractContact):
         velocity = tap("contact.relative_velocity", matvec(J, qd))
         fn = tap("contact.normal_force", self.normal_force(contacts, depth, -velocity[:, 0]))
         ft = tap("contact.friction_force", self.friction.force(contacts.friction, fn, velocity[:, 1:]))
-        return jnp.einsum("ck,ckd->d", jnp.concatenate([fn[:, None], ft], axis=1), J)
+        force = jnp.concatenate([fn[:, None], ft], axis=1)
+        tap_sums(model, kin, contacts, force)
+        return jnp.einsum("ck,ckd->d", force, J)
 
     def normal_force(self, contacts: Contacts, depth: Array, rate: Array) -> Array:
         """k d^n (1 + c d'), zero where apart or where damping would pull."""

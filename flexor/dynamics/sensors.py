@@ -25,7 +25,8 @@ from flexor.spatial import cross, dot, inertia_matrix, matmul, matrix_to_quat, m
 
 class Moment(NamedTuple):
     """A robot at an instant, as its sensors need it. `u` are the inputs, activations in the place of those of actuators that have
-    one; `qdd` the accelerations; `time` in s."""
+    one; `qdd` the accelerations; `time` in s; `wrench` what acts on the bodies from outside, contacts included; `touch` what the
+    touch sensors feel."""
 
     model: Model
     kin: Kinematics
@@ -34,6 +35,8 @@ class Moment(NamedTuple):
     qdd: Float[Array, " nv"]
     u: Float[Array, " nu"]
     time: Float[Array, ""]
+    wrench: Float[Array, "nbody 6"]
+    touch: Float[Array, " ntouch"]
 
 
 def sensors(model: Model) -> dict[str, str]:
@@ -51,13 +54,17 @@ def read_sensors(
     *,
     names: Sequence[str] | None = None,
     time: Any = 0.0,
+    wrench: Float[Array, "nbody 6"] | None = None,
+    touch: Float[Array, " ntouch"] | None = None,
 ) -> dict[str, Array]:
     """Values of the sensors of these names, or of all that flexor has, as MuJoCo's `sensordata` holds them.
 
     `qdd` are the accelerations (zero if left out), `u` the inputs of the actuators; of an actuator with an activation, u is that
-    activation. See `fx.sensors` for the names.
+    activation. `wrench` acts on the bodies from outside, contacts included, moment about the body origin and force in world axes,
+    and `touch` are the normal forces that the touch sensors feel; a step has them as the taps `link.external_force`,
+    `link.contact_force` and `touch.force`. See `fx.sensors` for the names.
     """
-    zeros = jnp.zeros(model.nv, q.dtype)
+    zeros, t = jnp.zeros(model.nv, q.dtype), model.topology
     now = Moment(
         model,
         forward_kinematics(model, q),
@@ -66,8 +73,10 @@ def read_sensors(
         zeros if qdd is None else qdd,
         jnp.zeros(model.nu, q.dtype) if u is None else u,
         jnp.asarray(time, q.dtype),
+        jnp.zeros((len(t.bodies), 6), q.dtype) if wrench is None else wrench,
+        jnp.zeros(sum(s.kind == "touch" for s in t.sensors), q.dtype) if touch is None else touch,
     )
-    wanted = [s.name for s in model.topology.sensors] if names is None else names
+    wanted = [s.name for s in t.sensors] if names is None else names
     return {name: _value(now, find_sensor(model, name)) for name in wanted}
 
 
@@ -206,6 +215,38 @@ def _subtree_angmom(now: Moment, sensor: Sensor) -> Array:
     return jnp.sum(spin + mass[:, None] * cross(arm, relative), axis=0)
 
 
+def _interaction(now: Moment, sensor: Sensor) -> tuple[Array, Array]:
+    """Moment about a site and force by which the rest of the robot acts on the site's body and all that it carries: what moves
+    them, less what acts on them from outside; world axes."""
+    assert sensor.frame is not None
+    model, kin = now.model, now.kin
+    rows, mass, com, _, rot = _subtree(now, sensor)
+    nodes, dofs = model.topology.nodes, model.topology.dofs
+    v, c = node_velocities(model, kin, now.qd)
+    own = scatter_sum(kin.S * now.qdd[:, None], dofs.node, len(nodes.body)) + c
+    node = nodes.of_body[rows]
+    a, v = take(accumulate_outward(nodes.levels, nodes.parent, own), node), take(v, node)
+    arm = com - take(kin.origin, node)
+    w, turning = v[:, :3], a[:, :3]
+    linear = a[:, 3:] + cross(turning, arm) + cross(w, v[:, 3:] + cross(w, arm)) - model.gravity[None]
+    I = matmul(matmul(rot, inertia_matrix(take(model.bodies.inertia, rows))), jnp.swapaxes(rot, -1, -2))
+    spin = matvec(I, turning) + cross(w, matvec(I, w))
+    place, given = _pose(now, sensor.frame)[0], take(now.wrench, rows)
+    f, origin = mass[:, None] * linear, take(body_poses(model, kin)[0], rows)
+    moment = spin + cross(com - place[None], f) - given[:, :3] - cross(origin - place[None], given[:, 3:])
+    return jnp.sum(moment, axis=0), jnp.sum(f - given[:, 3:], axis=0)
+
+
+def _between(part: int, now: Moment, sensor: Sensor) -> Array:
+    """Torque or force between a site's body and its parent, in the axes of the site."""
+    return rotate(_pose(now, sensor.frame)[1].T, _interaction(now, sensor)[part])
+
+
+def _touched(now: Moment, sensor: Sensor) -> Array:
+    zones = [s.name for s in now.model.topology.sensors if s.kind == "touch"]
+    return now.touch[np.array([zones.index(sensor.name)])]
+
+
 def _tendon_actuators(now: Moment, sensor: Sensor) -> Array:
     on = np.array([a.tendon == sensor.index for a in now.model.topology.actuators], dtype=bool)
     return jnp.sum(jnp.where(on, actuator_forces(now.model, now.q, now.qd, now.u, now.kin), 0.0))[None]
@@ -242,6 +283,9 @@ _LAWS: dict[str, Callable[[Moment, Sensor], Array]] = {
     "velocimeter": partial(_in_site, _velocity, 1),
     "gyro": partial(_in_site, _velocity, 0),
     "accelerometer": partial(_in_site, _acceleration, 1),
+    "torque": partial(_between, 0),
+    "force": partial(_between, 1),
+    "touch": _touched,
     "subtreecom": _subtree_com,
     "subtreelinvel": _subtree_linvel,
     "subtreeangmom": _subtree_angmom,

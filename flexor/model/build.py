@@ -88,7 +88,7 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
         **actuator_tables(d),
         **fluid_tables(d),
         "sensor_frames": sensor_table(d),
-        "sites": _columns(d.sites, "pos", "quat"),
+        "sites": _columns(d.sites, "pos", "quat", "size"),
         "equalities": equality_table(d, inertia, LIMIT_TIME),
         "tendons": tendon_table(d, LIMIT_TIME),
         "loops": loop_table(d, LIMIT_TIME),

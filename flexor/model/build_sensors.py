@@ -27,7 +27,7 @@ def sensor_topology(d: Description) -> tuple[Sensor, ...]:
     for s in d.sensors:
         group = next((g for g in targets if s.kind.startswith(g)), None)
         index = -1 if s.target is None or group is None else targets[group][s.target]
-        made.append(Sensor(s.name, s.kind, index, frame(s.frame), frame(s.reference), s.cutoff))
+        made.append(Sensor(s.name, s.kind, index, frame(s.frame), frame(s.reference), s.cutoff, s.zone))
     return tuple(made)
 
 

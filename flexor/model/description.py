@@ -190,12 +190,13 @@ class ActuatorSpec:
 
 @dataclass
 class SiteSpec:
-    """A frame fixed to a body."""
+    """A frame fixed to a body; `size` is that of the zone of a touch sensor there."""
 
     name: str
     body: str
     pos: ArrayLike = (0.0, 0.0, 0.0)
     quat: ArrayLike = IDENTITY
+    size: ArrayLike = (0.005, 0.005, 0.005)
 
 
 @dataclass
@@ -312,6 +313,7 @@ class SensorSpec:
     frame: SensorFrameSpec | None = None
     reference: SensorFrameSpec | None = None
     cutoff: float = 0.0
+    zone: str = ""
 
 
 @dataclass

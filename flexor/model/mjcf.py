@@ -235,7 +235,8 @@ def _field(m: mujoco.MjModel, h: int) -> tuple[np.ndarray, np.ndarray, tuple[int
 
 
 def _site(m: mujoco.MjModel, s: int, names: _Names) -> SiteSpec:
-    return SiteSpec(names["site"][s], names["body"][m.site_bodyid[s]], m.site_pos[s].copy(), m.site_quat[s].copy())
+    numbers = (m.site_pos[s].copy(), m.site_quat[s].copy(), m.site_size[s].copy())
+    return SiteSpec(names["site"][s], names["body"][m.site_bodyid[s]], *numbers)
 
 
 def _pair(m: mujoco.MjModel, p: int, names: _Names, d: Description) -> PairSpec:

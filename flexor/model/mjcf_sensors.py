@@ -15,7 +15,9 @@ _ON_ACTUATOR = {"ACTUATORPOS": "actuatorpos", "ACTUATORVEL": "actuatorvel", "ACT
 _ON_FRAME = (
     *("framepos", "framequat", "framexaxis", "frameyaxis", "framezaxis", "framelinvel", "frameangvel", "framelinacc"),
     *("frameangacc", "velocimeter", "gyro", "accelerometer", "subtreecom", "subtreelinvel", "subtreeangmom"),
+    *("force", "torque", "touch"),
 )
+ZONES = {2: "sphere", 3: "capsule", 4: "ellipsoid", 5: "cylinder", 6: "box"}
 
 
 def read_sensors(m: mujoco.MjModel, d: Description, names: Names) -> None:
@@ -58,7 +60,23 @@ def _sensor(m: mujoco.MjModel, i: int, name: str, kind: str, names: Names, d: De
     for part in (frame, reference):
         if isinstance(part, str):
             return part
-    return SensorSpec(name, kind.lower(), frame=frame, reference=reference, cutoff=cutoff)  # type: ignore[arg-type]
+    assert not isinstance(frame, str)
+    assert not isinstance(reference, str)
+    if kind in ("FORCE", "TORQUE") and (loop := _open_loop(d, frame.body)) is not None:
+        return f"measures between bodies that loop '{loop}' joins a second time, whose force flexor does not report"
+    zone = ZONES.get(int(m.site_type[target]), "") if kind == "TOUCH" else ""
+    if kind == "TOUCH" and not zone:
+        return "has a zone of a shape that flexor's touch sensors do not have"
+    return SensorSpec(name, kind.lower(), frame=frame, reference=reference, cutoff=cutoff, zone=zone)
+
+
+def _open_loop(d: Description, body: str) -> str | None:
+    """A loop that joins the subtree of a body to the rest of the robot; None if there is none."""
+    inside = {body}
+    for b in d.bodies:
+        if b.parent in inside:
+            inside.add(b.name)
+    return next((x.name for x in d.loops if (x.first in inside) != (x.second in inside)), None)
 
 
 def _frame(m: mujoco.MjModel, kind: int, target: int, names: Names) -> SensorFrameSpec | str:

@@ -139,10 +139,11 @@ class Muscles(eqx.Module):
 
 
 class Sites(eqx.Module):
-    """Pose of each site in its body."""
+    """Pose of each site in its body; `size` is that of the zone of a touch sensor there, as MuJoCo sizes shapes."""
 
     pos: Float[Array, "nsite 3"]
     quat: Float[Array, "nsite 4"]
+    size: Float[Array, "nsite 3"]
 
 
 class Equalities(eqx.Module):

@@ -143,7 +143,9 @@ def _geoms(body: ET.Element, m: Model, b: int) -> None:
 def _sites(body: ET.Element, m: Model, b: int) -> None:
     for s, site in enumerate(m.topology.sites):
         if site.body == b:
-            ET.SubElement(body, "site", name=site.name, pos=number_text(m.sites.pos[s]), quat=number_text(m.sites.quat[s]))
+            numbers = {key: number_text(getattr(m.sites, key)[s]) for key in ("pos", "quat", "size")}
+            zone = [x.zone for x in m.topology.sensors if x.zone and x.frame is not None and x.frame.index == s]
+            ET.SubElement(body, "site", {"name": site.name, "type": zone[0] if zone else "sphere", **numbers})
 
 
 def _pairs(root: ET.Element, m: Model) -> None:

@@ -8,7 +8,7 @@ from flexor.model.model import Model
 from flexor.model.topology import Sensor, SensorFrame
 
 _OBJECTS = {"body": "xbody", "inertial": "body", "site": "site", "geom": "geom"}
-_IN_SITE = ("velocimeter", "gyro", "accelerometer")
+_IN_SITE = ("velocimeter", "gyro", "accelerometer", "force", "torque", "touch")
 
 
 def add_sensors(root: ET.Element, m: Model) -> None:

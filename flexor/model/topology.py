@@ -187,7 +187,8 @@ class SensorFrame:
 @dataclass(frozen=True)
 class Sensor:
     """A sensor of the description, `kind` as MJCF calls it: on a frame, maybe seen from another, or on the joint, tendon or
-    actuator `index`. A positive `cutoff` bounds what it measures."""
+    actuator `index`. A positive `cutoff` bounds what it measures. `zone` is the shape within which a touch sensor feels contacts:
+    that of its site, of the size `Sites.size`."""
 
     name: str
     kind: str
@@ -195,6 +196,7 @@ class Sensor:
     frame: SensorFrame | None = None
     reference: SensorFrame | None = None
     cutoff: float = 0.0
+    zone: str = ""
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ Sensors are those of the state at the start of the step, under its control. Acce
 they are the means that a real sensor at this rate would measure.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from jaxtyping import Array, Float
 
@@ -35,24 +35,52 @@ def recorded_step(
     """The next state, and the quantities of the step that `record` names."""
     taps = [name for name in record if not name.startswith(SENSOR)]
     sensors = [name for name in record if name.startswith(SENSOR)]
+    needed = _needed(model, sensors)
     recorded: dict[str, Array] = {}
-    if taps:
-        new, recorded = collect(solver.step, taps)(model, state, control, dt)
+    if taps or needed:
+        new, recorded = collect(solver.step, list(dict.fromkeys([*taps, *needed])))(model, state, control, dt)
     else:
         new = solver.step(model, state, control, dt)
     missing = [name for name in taps if name not in recorded]
     if missing:
         raise ValueError(f"{class_name(solver)} does not compute '{missing[0]}' for this model.")
-    return new, {**recorded, **_measured(model, state, new, control, dt, sensors)} if sensors else recorded
+    kept = {name: recorded[name] for name in taps}
+    if not sensors:
+        return new, kept
+    lost = [name for name in needed if name not in recorded]
+    if lost and model.topology.pairs:
+        raise ValueError(f"{class_name(solver)} does not compute '{lost[0]}', which '{needed[lost[0]]}' needs.")
+    return new, kept | _measured(model, state, new, control, dt, sensors, recorded)
+
+
+def _needed(model: Model, sensors: Sequence[str]) -> dict[str, str]:
+    """Taps that sensors are made of, each with the first sensor that needs it."""
+    by_kind = {"force": "link.contact_force", "torque": "link.contact_force", "touch": "touch.force"}
+    found: dict[str, str] = {}
+    for name in sensors:
+        kind = find_sensor(model, name.removeprefix(SENSOR)).kind
+        if kind in by_kind:
+            found.setdefault(by_kind[kind], name)
+    return found
 
 
 def _measured(
-    model: Model, state: State, new: State, control: Control, dt: Float[Array, ""], names: Sequence[str]
+    model: Model,
+    state: State,
+    new: State,
+    control: Control,
+    dt: Float[Array, ""],
+    names: Sequence[str],
+    recorded: Mapping[str, Array],
 ) -> dict[str, Array]:
     acting, _ = delayed(model, state.history, as_control(model, control), dt)
     acting, _ = activated(model, state.act, acting, dt)
+    assert acting.wrench is not None
     wanted = [name.removeprefix(SENSOR) for name in names]
     acceleration = (new.qd - state.qd) / dt
-    robot = with_mocap(model, control)
-    found = read_sensors(robot, state.q, state.qd, acceleration, acting.u, names=wanted, time=state.time)
+    robot, contact = with_mocap(model, control), recorded.get("link.contact_force")
+    found = read_sensors(
+        robot, state.q, state.qd, acceleration, acting.u, names=wanted, time=state.time,
+        wrench=acting.wrench if contact is None else contact + acting.wrench, touch=recorded.get("touch.force"),
+    )  # fmt: skip
     return {name: found[name.removeprefix(SENSOR)] for name in names}

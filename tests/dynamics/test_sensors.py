@@ -31,7 +31,8 @@ SCENE = """<mujoco model="scene"><option><flag contact="disable"/></option><worl
 <frameangvel objtype="geom" objname="gb"/><framelinacc objtype="body" objname="c"/><frameangacc objtype="site" objname="sc"/>
 <velocimeter site="sc"/><gyro name="gyro" site="sc"/><accelerometer name="imu" site="sc"/><accelerometer site="w"/>
 <subtreecom body="b"/><subtreelinvel body="b"/><subtreeangmom body="a"/><clock/>
-<touch name="skin" site="sc"/><rangefinder name="range" site="sc"/><force name="wrist" site="sc"/>
+<touch name="skin" site="sc"/><rangefinder name="range" site="sc"/>
+<force name="wrist" site="sc"/><torque site="sc"/><torque site="sa"/><force site="sa"/>
 <gyro name="slow" site="sc" nsample="3" delay="0.01"/></sensor></mujoco>"""
 
 
@@ -62,7 +63,7 @@ def test_values_are_mujocos(model):
         u = np.concatenate([d.ctrl[:2], d.act])
         got = read(*(jnp.asarray(x) for x in (d.qpos, d.qvel, d.qacc, u, d.time)))
         want = measured(m, d)
-        assert set(want) - set(got) == {"skin", "range", "wrist", "slow"}
+        assert set(want) - set(got) == {"range", "slow"}
         for name, value in got.items():
             np.testing.assert_allclose(value, want[name], rtol=1e-11, atol=1e-11, err_msg=name)
 
@@ -98,9 +99,9 @@ def test_what_lies_on_the_ground_feels_its_weight():
 def test_names_and_refusals(model):
     found = fx.sensors(model)
     assert found["imu"] == "accelerometer"
-    assert "skin" not in found
+    assert "range" not in found
     sim = fx.Simulator(model)
-    for name, why in (("skin", "measures touch"), ("range", "measures rangefinder"), ("slow", "has a delay")):
+    for name, why in (("range", "measures rangefinder"), ("slow", "has a delay")):
         with pytest.raises(ValueError, match=f"sensor '{name}' of 'scene' {why}"):
             sim.step(sim.reset(), record=[f"sensor.{name}"])
     with pytest.raises(KeyError, match="has no sensor named 'nose'"):
