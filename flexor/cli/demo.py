@@ -1,4 +1,4 @@
-"""`flexor demo`: robots beside MuJoCo, an identification, a learned solver, certified gradients, one page to look at."""
+"""`flexor demo`: robots beside MuJoCo, an identification, learned physics, a robot that learns, certified gradients, one page."""
 
 import time
 from multiprocessing import get_context
@@ -16,12 +16,13 @@ def demo(
     report: Annotated[Path, typer.Option(help="Where to write the page.")] = Path("report.html"),
     quick: Annotated[bool, typer.Option("--quick", help="Shorter runs, and no certificate.")] = False,
 ) -> None:
-    """Simulate robots beside MuJoCo, identify one from a recording, certify gradients, write report.html (a minute or two)."""
+    """Simulate robots beside MuJoCo, identify one from a recording, teach one, certify gradients; report.html in two minutes."""
     use_float64()
     from flexor.cli.demo_learned import chapter as learned_chapter
     from flexor.cli.demo_page import page
     from flexor.cli.demo_pendulum import chapter
     from flexor.cli.demo_runs import drop, fall_checks, rest_checks, swing, swing_checks
+    from flexor.cli.demo_swing_up import chapter as swing_up_chapter
     from flexor.robots.load import load
 
     if not report.parent.is_dir():
@@ -34,13 +35,15 @@ def demo(
         dropped = drop(load("quadruped"), 0.6 if quick else 2.0, tell)
         identified = chapter(quick, tell)
         learned = learned_chapter(quick, tell)
+        swing_up = swing_up_chapter(quick, tell)
         checks = [*swing_checks(swings), *fall_checks(dropped), *(() if quick else rest_checks(dropped))]
         if promise is not None:
             tell("certifying the gradients of the cube")
         certificate = None if promise is None else promise.get(timeout=1800)
         tell("writing the page")
-        page(swings, dropped.runs, checks, identified, learned, certificate, time.perf_counter() - start).save(report)
-    _print(checks, identified, learned, certificate, report, time.perf_counter() - start)
+        taken = time.perf_counter() - start
+        page(swings, dropped.runs, checks, identified, learned, swing_up, certificate, taken).save(report)
+    _print(checks, identified, learned, swing_up, certificate, report, time.perf_counter() - start)
     if not all(c.holds for c in checks) or (certificate is not None and not certificate.ok):
         raise typer.Exit(1)
 
@@ -54,7 +57,9 @@ def certify_cube() -> Any:
     return certify(load("cube"))
 
 
-def _print(checks: Any, identified: Any, learned: Any, certificate: Any, report: Path, seconds: float) -> None:
+def _print(
+    checks: Any, identified: Any, learned: Any, swing_up: Any, certificate: Any, report: Path, seconds: float
+) -> None:
     out = console.out()
     rows = [[c.what, c.value, c.target, c.holds] for c in checks]
     out.print(console.table("Agreement with MuJoCo", ["difference", ">value", ">at most", ""], rows), "")
@@ -69,6 +74,8 @@ def _print(checks: Any, identified: Any, learned: Any, certificate: Any, report:
         f"Cartpole under its learned solver: after {after:.2g} s the cart is {off[0]:.2g} m and the pole {off[1]:.2g} rad off",
         "",
     )
+    reached, steps = swing_up.curve[1][-1], swing_up.history[-1]["steps"]
+    out.print(f"Cartpole that learns: return {reached:.0f} after {steps / 1e6:.2g} million steps, {swing_up.seconds:.0f} s", "")
     if certificate is not None:
         out.print(f"Gradients against finite differences and closed forms: {verdict(certificate)}", "")
     out.print(f"[bold]Report[/] (open it in a browser): {report.resolve()}", soft_wrap=True)
@@ -79,3 +86,4 @@ def _print(checks: Any, identified: Any, learned: Any, certificate: Any, report:
     out.print("      flexor certify cube")
     out.print("      flexor identify YOUR_CONFIG.toml   (docs/identify.md)")
     out.print("      flexor nerd evaluate cartpole      (docs/nerd.md)")
+    out.print("      flexor play cartpole --html cartpole.html   (docs/learning.md)")

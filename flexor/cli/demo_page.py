@@ -12,12 +12,14 @@ import numpy as np
 from flexor.cli.certify import COLUMNS, tables
 from flexor.cli.demo_pendulum import Chapter
 from flexor.cli.demo_runs import DT, PENALTY_DT, Check, Run, support
+from flexor.cli.demo_swing_up import SwingUp
 from flexor.viz import Actor, Animation, Code, Figure, Report, Section, Table
 from flexor.viz.identification import between
 from flexor.viz.plots import lines, styled
 
 STAGES = {"measured": "#7a8793", "as described": "#e4792b", "identified": "#2f7ed8", "identified and augmented": "#3f9b6c"}
-COLOURS = {"MuJoCo": "#7a8793", "NCP": "#2f7ed8", "Penalty": "#e4792b", "true": "#7a8793", "learned": "#3f9b6c"}
+COLOURS = {"MuJoCo": "#7a8793", "NCP": "#2f7ed8", "Penalty": "#e4792b", "true": "#7a8793", "learned": "#3f9b6c",
+           "before": "#7a8793", "after": "#2f7ed8"}  # fmt: skip
 
 _NEXT = """
 flexor info quadruped                                      # what a robot consists of
@@ -26,6 +28,8 @@ flexor simulate robot.urdf --floating --ground             # your own robot
 flexor certify cube                                        # are its gradients right?
 flexor identify config.toml                                # your logs in, an identified robot out
 flexor nerd evaluate cartpole                              # compare a learned solver with the true one
+flexor train ant-run --until 2400                          # a policy for a task
+flexor play ant-run --html ant.html                        # one that comes with flexor
 """
 
 
@@ -35,6 +39,7 @@ def page(
     checks: Sequence[Check],
     identified: Chapter,
     learned: Sequence[Run],
+    swing_up: SwingUp,
     certificate: Any,
     seconds: float,
 ) -> Report:
@@ -42,8 +47,8 @@ def page(
     return Report(
         "flexor: a first run",
         "Two robots simulated side by side, with flexor's two contact models and with MuJoCo; a double pendulum identified "
-        "from a recording; a cartpole with a learned solver; and derivatives compared with finite differences and closed forms. "
-        "flexor demo computed every number on this page, on the machine named below.",
+        "from a recording; a cartpole with a learned solver; another that learns to swing its pole up; and derivatives compared with "
+        "finite differences and closed forms. flexor demo computed every number on this page, on the machine named below.",
         facts(seconds),
         [
             _agreement(checks),
@@ -51,6 +56,7 @@ def page(
             _quadruped(drops),
             _identified(identified),
             _learned(learned),
+            _swing_up(swing_up),
             *_gradients(certificate),
             _next(),
         ],
@@ -157,6 +163,25 @@ def _learned(runs: Sequence[Run]) -> Section:
         Code(code),
     ]
     return Section("Same code, learned physics", text, blocks)
+
+
+def _swing_up(found: SwingUp) -> Section:
+    """The return while the cartpole learned, and what it did before and after."""
+    last = found.history[-1]
+    text = (
+        f"A policy, a network of two layers, is trained from nothing on {last['steps'] / 1e6:.2g} million steps of simulated "
+        f"carts, in {found.seconds:.0f} s including compilation. Physics, policy, rewards and resets of all carts run in one "
+        "kernel; proximal policy optimisation learns from what they lived through."
+    )
+    angles = {r.label: (r.trajectory.time, np.unwrap(r.trajectory.q[:, 1])) for r in found.episodes}
+    labels = (f"{r.label} training, return {x:.0f}" for r, x in zip(found.episodes, found.returns, strict=True))
+    blocks = [
+        Figure(_lines({"mean return": found.curve}, "return", "Return of the latest episodes, over the time of training")),
+        Animation(_row(found.episodes, 0.6), f"One episode each: {'; '.join(labels)}."),
+        Figure(_lines(angles, "pole (rad)", "Angle of the pole; upright is a multiple of 2π")),
+        Code("task = fx.envs.make('cartpole')\npolicy = fx.learn.train(task)\nfx.learn.evaluate(policy, task)\n"),
+    ]
+    return Section("A robot learns", text, blocks)
 
 
 def before_and_after(chapter: Chapter) -> matplotlib.figure.Figure:

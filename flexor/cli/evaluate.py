@@ -19,15 +19,15 @@ def evaluate(
 ) -> None:
     """Returns of many episodes for policies, solvers and seeds."""
     from flexor.cli.task_recipe import physics, recipe_of
-    from flexor.learn import Policy, summary
     from flexor.learn import evaluate as run
+    from flexor.learn import load, summary
 
     if json is not None and not json.parent.is_dir():
         raise FileNotFoundError(f"cannot write '{json}': the folder '{json.parent}' does not exist.")
     settings = read_config(config)
-    policies = {name: Policy.load(path) for name, path in settings["policies"].items()}
-    first, file = next(iter(policies.values())), next(iter(settings["policies"].values()))
-    task = recipe_of(first, file, settings["task"], None, settings["options"]).build()
+    policies = {name: load(given) for name, given in settings["policies"].items()}
+    name, first = next(iter(policies.items()))
+    task = recipe_of(first, name, settings["task"], None, settings["options"]).build()
     solvers = {name: physics(given) for name, given in settings["solvers"].items()} or None
     text = f"{task.name}, {settings['episodes']} episodes each"
     with console.progress(text, len(policies) * len(settings["seeds"]) * len(solvers or "1")) as advance:
@@ -85,11 +85,14 @@ def _near(given: Any, here: Path) -> Any:
     return str(here / given) if isinstance(given, str) and given.endswith(".safetensors") else given
 
 
-def _policies(config: str, given: Any, here: Path) -> dict[str, Path]:
-    """Files by name. A pattern stands for all the files that it matches, named by what it does not spell out."""
+def _policies(config: str, given: Any, here: Path) -> dict[str, str | Path]:
+    """Files, and policies of the package, by name. A pattern stands for all the files that it matches, named by their paths."""
     entries = given.items() if isinstance(given, dict) else [(None, x) for x in given] if isinstance(given, list) else ()
-    found: dict[str, Path] = {}
+    found: dict[str, str | Path] = {}
     for name, pattern in entries:
+        if not pattern.endswith(".safetensors"):
+            found[name or pattern] = pattern
+            continue
         files = sorted(here.glob(pattern)) if any(c in pattern for c in "*?[") else [here / pattern]
         if not files:
             raise FileNotFoundError(f"'{config}': no policy matches '{pattern}'.")

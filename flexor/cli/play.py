@@ -10,7 +10,9 @@ from flexor.cli.simulate import check_endings, write_results
 
 
 def play(
-    policy: Annotated[Path, typer.Argument(metavar="POLICY", help="A .safetensors file that `flexor train` wrote.")],
+    policy: Annotated[
+        str, typer.Argument(metavar="POLICY", help="A .safetensors file that `flexor train` wrote, or a policy of the package.")
+    ],
     task: Annotated[str | None, typer.Option(help="Task, where the policy's card does not say how it is made.")] = None,
     solver: Annotated[str | None, typer.Option(help="Other physics, as in `flexor train`.")] = None,
     seed: Annotated[int, typer.Option(help="Of the episode's start.")] = 0,
@@ -24,12 +26,12 @@ def play(
 ) -> None:
     """Play one episode of a policy and write what happened."""
     from flexor.cli.task_recipe import options_from, physics_from, recipe_of
-    from flexor.learn import Policy
+    from flexor.learn import load
     from flexor.learn import play as played
 
     check_endings({output: (".h5", ".hdf5", ".csv", ".npz"), plot: (".png", ".svg", ".pdf"), video: (".gif", ".mp4"),
                    html: (".html",)})  # fmt: skip
-    loaded = Policy.load(policy)
+    loaded = load(policy)
     made = recipe_of(loaded, policy, task, physics_from(solver), options_from(values or ())).build()
     with console.spinner(f"compiling and playing an episode of {made.name}"):
         motion, terms = played(loaded, made, seed=seed)

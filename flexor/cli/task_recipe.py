@@ -33,13 +33,13 @@ class TaskRecipe:
         return {"task": self.task, "options": dict(self.options), "solver": self.solver}
 
 
-def recipe_of(policy: Policy, file: Path, task: str | None, solver: Any, options: Mapping[str, Any]) -> TaskRecipe:
+def recipe_of(policy: Policy, name: str, task: str | None, solver: Any, options: Mapping[str, Any]) -> TaskRecipe:
     """How to make the task of a policy: as its card says, where nothing else is said here."""
     card = policy.card.get("recipe")
     if task is not None:
         return TaskRecipe(task, options, solver)
     if card is None:
-        raise ValueError(f"the card of '{file.name}' does not say how its task '{policy.task}' is made: name it (`task`).")
+        raise ValueError(f"the card of '{name}' does not say how its task '{policy.task}' is made: name it (`task`).")
     return TaskRecipe(card["task"], {**card["options"], **options}, card["solver"] if solver is None else solver)
 
 

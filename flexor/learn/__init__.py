@@ -3,7 +3,7 @@
 from flexor.learn.actor import Actor, Norm, Perceptron
 from flexor.learn.evaluate import Evaluation, evaluate, play, summary
 from flexor.learn.loop import Experience, Loop
-from flexor.learn.policy import Policy
+from flexor.learn.policy import Policy, load
 from flexor.learn.ppo import PPO
 from flexor.learn.recipe import RECIPES, Recipe, Training, recipe
 from flexor.learn.train import train
@@ -21,6 +21,7 @@ __all__ = [
     "Recipe",
     "Training",
     "evaluate",
+    "load",
     "play",
     "recipe",
     "summary",

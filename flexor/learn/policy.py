@@ -4,7 +4,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from importlib import metadata
+from importlib import metadata, resources
 from pathlib import Path
 from typing import Any
 
@@ -107,6 +107,23 @@ class Policy:
         weights, biases = tuple(z[f"weights.{k}"] for k in layers), tuple(z[f"biases.{k}"] for k in layers)
         norm = Norm(z["mean"], z["square"], z["count"], card["bound"])
         return Policy(Actor(norm, Perceptron(weights, biases, card["activation"]), z["log_deviation"]), card["task"], card)
+
+
+def pretrained() -> list[str]:
+    """Names of the policies in the package, which are those of their tasks."""
+    files = resources.files("flexor.learn").joinpath("pretrained").iterdir()
+    return sorted(f.name.removesuffix(".safetensors") for f in files if f.name.endswith(".safetensors"))
+
+
+def load(name: str | os.PathLike[str]) -> Policy:
+    """A policy of the package by the name of its task, or one of your own by its path, which ends in .safetensors."""
+    if not isinstance(name, str) or name.endswith(".safetensors"):
+        return Policy.load(name)
+    if name not in pretrained():
+        raise KeyError(f"there is no policy '{name}' in the package (there are {', '.join(pretrained())}); a path ends in "
+                       ".safetensors.")  # fmt: skip
+    with resources.as_file(resources.files("flexor.learn").joinpath("pretrained", f"{name}.safetensors")) as path:
+        return Policy.load(path)
 
 
 def policy_of(actor: Actor, task: AbstractTask, **card: Any) -> Policy:

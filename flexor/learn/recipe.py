@@ -32,7 +32,7 @@ class Recipe:
 
 RECIPES: dict[str, Recipe] = {
     "CartpoleSwingUp": Recipe(
-        PPO(sizes=(64, 64), activation="tanh", epochs=5, minibatches=4, highest_rate=3e-3),
+        PPO(sizes=(64, 64), activation="tanh", minibatches=4, highest_rate=3e-3, divergence=0.015, entropy_share=0.01),
         Training(robots=256, iterations=1000),
     ),
     "AntRun": Recipe(PPO(epochs=2), Training(iterations=1000)),

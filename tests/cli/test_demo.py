@@ -20,9 +20,11 @@ def test_quick_demo_agrees_and_writes_the_page(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert "quadruped, NCP: falling" in result.stdout
     text = page.read_text()
-    assert text.count('class="flexor-animation"') == 3
+    assert text.count('class="flexor-animation"') == 4
     assert "Double pendulum" in text
     assert "From a recording to a simulator" in text
+    assert "A robot learns" in text
+    assert "Cartpole that learns: return" in result.stdout
     assert "Synthetic: a synthetic recording (FLEXOR_DATA names no folder with the real one)" in text
     assert "Double pendulum from a synthetic recording" in result.stdout
     assert "http" not in text

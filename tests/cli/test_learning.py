@@ -124,6 +124,12 @@ def test_an_episode_is_played(folder):
     assert "was trained for 'Balance' (4 observations, 1 actions), not for 'CartpoleSwingUp'" in said
 
 
+def test_a_policy_of_the_package_is_played(folder):
+    result = flexor("play", "cartpole", "--set", "length=5", "--output", folder / "b.npz")
+    assert "CartpoleSwingUp: return" in result.stdout
+    assert "there is no policy 'cartpol' in the package" in sentence("play", "cartpol")
+
+
 def test_a_table_of_policies_and_solvers(folder):
     config = folder / "config.toml"
     config.write_text(
@@ -136,6 +142,7 @@ def test_a_table_of_policies_and_solvers(folder):
     assert [(r["policy"], r["episodes"]) for r in report["summary"]] == [("run", 10)] * 2
     assert len(report["rows"]) == 4
     for text, said in (
+        ('policies = ["cartpol"]', "there is no policy 'cartpol' in the package"),
         ('policies = ["no/*.safetensors"]', "no policy matches 'no/*.safetensors'"),
         ("", "needs `policies`"),
         ('policy = "a"', "has the key 'policy', which is not known"),
