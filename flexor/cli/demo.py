@@ -75,7 +75,9 @@ def _print(
         "",
     )
     reached, steps = swing_up.curve[1][-1], swing_up.history[-1]["steps"]
-    out.print(f"Cartpole that learns: return {reached:.0f} after {steps / 1e6:.2g} million steps, {swing_up.seconds:.0f} s", "")
+    out.print(
+        f"Cartpole that learns: return {reached:.0f} after {steps / 1e6:.2g} million steps, {swing_up.seconds:.0f} s", ""
+    )
     if certificate is not None:
         out.print(f"Gradients against finite differences and closed forms: {verdict(certificate)}", "")
     out.print(f"[bold]Report[/] (open it in a browser): {report.resolve()}", soft_wrap=True)

@@ -47,8 +47,9 @@ def page(
     return Report(
         "flexor: a first run",
         "Two robots simulated side by side, with flexor's two contact models and with MuJoCo; a double pendulum identified "
-        "from a recording; a cartpole with a learned solver; another that learns to swing its pole up; and derivatives compared with "
-        "finite differences and closed forms. flexor demo computed every number on this page, on the machine named below.",
+        "from a recording; a cartpole with a learned solver; another that learns to swing its pole up; and "
+        "derivatives compared with finite differences and closed forms. flexor demo computed every number on this page, on the "
+        "machine named below.",
         facts(seconds),
         [
             _agreement(checks),

@@ -11,7 +11,8 @@ from flexor.cli.simulate import check_endings, write_results
 
 def play(
     policy: Annotated[
-        str, typer.Argument(metavar="POLICY", help="A .safetensors file that `flexor train` wrote, or a policy of the package.")
+        str,
+        typer.Argument(metavar="POLICY", help="A .safetensors file that `flexor train` wrote, or a policy of the package."),
     ],
     task: Annotated[str | None, typer.Option(help="Task, where the policy's card does not say how it is made.")] = None,
     solver: Annotated[str | None, typer.Option(help="Other physics, as in `flexor train`.")] = None,
