@@ -38,6 +38,9 @@ RECIPES: dict[str, Recipe] = {
     "AntRun": Recipe(PPO(epochs=2), Training(iterations=1000)),
     "AntSpin": Recipe(PPO(epochs=2), Training(iterations=1000)),
     "AntSpinTrack": Recipe(PPO(epochs=2), Training(iterations=1000)),
+    # the noise is drawn down: a gait that lives on its noise falls without it
+    "Walk": Recipe(PPO(first_deviation=0.5, entropy_share=-0.01), Training(iterations=500)),
+    "Reach": Recipe(PPO(sizes=(64, 64), first_deviation=0.5), Training(robots=1024, steps=64, iterations=400)),
 }
 """Settings by the names of tasks (`task.name`)."""
 
