@@ -19,6 +19,14 @@ from flexor.dynamics.integrate import difference, displacement_rate, integrate
 from flexor.dynamics.jacobians import body_jacobian, point_jacobian
 from flexor.dynamics.kinematics import Kinematics, body_poses, body_velocities, forward_kinematics
 from flexor.dynamics.random_state import random_state
+from flexor.dynamics.regressor import (
+    inertial_names,
+    inertial_parameters,
+    momentum_rate_regressor,
+    momentum_regressor,
+    torque_regressor,
+    with_inertial_parameters,
+)
 from flexor.dynamics.rnea import bias_force, gravity_force, rnea
 from flexor.dynamics.sensors import read_sensors, sensors
 from flexor.dynamics.tendons import tendon_jacobian, tendon_lengths
@@ -49,8 +57,12 @@ __all__ = [
     "frames",
     "gravity_compensation",
     "gravity_force",
+    "inertial_names",
+    "inertial_parameters",
     "integrate",
     "kinetic_energy",
+    "momentum_rate_regressor",
+    "momentum_regressor",
     "next_activation",
     "passive_force",
     "point_jacobian",
@@ -61,5 +73,7 @@ __all__ = [
     "sensors",
     "tendon_jacobian",
     "tendon_lengths",
+    "torque_regressor",
     "total_mass",
+    "with_inertial_parameters",
 ]

@@ -192,6 +192,17 @@ def node_velocities(model: Model, kin: Kinematics, qd: Float[Array, " nv"]) -> t
     return v, motion_cross(carrier, moved)
 
 
+def node_accelerations(
+    model: Model, kin: Kinematics, c: Float[Array, "nnode 6"], qdd: Float[Array, " nv"]
+) -> Float[Array, "nnode 6"]:
+    """Spatial acceleration of each node at `kin.origin`, gravity taken off, so that a body at rest accelerates upwards; c is the
+    velocity-product acceleration of `node_velocities`."""
+    nodes, dofs = model.topology.nodes, model.topology.dofs
+    carried = scatter_sum(kin.S * qdd[:, None], dofs.node, len(nodes.body))
+    base = jnp.concatenate([jnp.zeros(3, qdd.dtype), -model.gravity])
+    return accumulate_outward(nodes.levels, nodes.parent, carried + c) + base[None]
+
+
 def body_poses(model: Model, kin: Kinematics) -> tuple[Float[Array, "nbody 3"], Float[Array, "nbody 3 3"]]:
     """Position and rotation matrix of every body frame in the world."""
     last = model.topology.nodes.of_body

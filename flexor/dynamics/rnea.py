@@ -3,7 +3,7 @@
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-from flexor.dynamics.kinematics import Kinematics, node_velocities
+from flexor.dynamics.kinematics import Kinematics, node_accelerations, node_velocities
 from flexor.dynamics.masses import node_momenta
 from flexor.dynamics.recursion import accumulate_inward, accumulate_outward, scatter_sum
 from flexor.dynamics.tendons import tendon_inertial_force
@@ -23,13 +23,12 @@ def rnea(
     `wrench`: moment about the body origin and force on every body, world axes. Without qd: M qdd alone.
     """
     nodes, dofs = model.topology.nodes, model.topology.dofs
-    carried = scatter_sum(kin.S * qdd[:, None], dofs.node, len(nodes.body))
     if qd is None:
+        carried = scatter_sum(kin.S * qdd[:, None], dofs.node, len(nodes.body))
         f = node_momenta(model, kin, accumulate_outward(nodes.levels, nodes.parent, carried))
     else:
         v, c = node_velocities(model, kin, qd)
-        base = jnp.concatenate([jnp.zeros(3, qd.dtype), -model.gravity])
-        a = accumulate_outward(nodes.levels, nodes.parent, carried + c) + base[None]
+        a = node_accelerations(model, kin, c, qdd)
         f = node_momenta(model, kin, a) + force_cross(v, node_momenta(model, kin, v))
     if wrench is not None:
         f = f - node_wrenches(model, kin, wrench)
