@@ -5,12 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 WORKERS ?= 2
 
-.PHONY: demo test bench lint format clean help
+.PHONY: demo test bench lint format docs dist clean help
 
 help:
 	@echo "make demo    a first run: two robots beside MuJoCo, certified gradients, report.html"
 	@echo "make test    ruff, mypy and pytest"
 	@echo "make bench   every benchmark and experiment, collected in results/index.html (QUICK=1: in short, for correctness)"
+	@echo "make docs    the documentation as a site, results/site/index.html"
+	@echo "make dist    wheel and source archive in dist/, installed and tried in an environment of their own"
 	@echo "make lint    ruff and mypy alone;  make format  lets ruff rewrite"
 	@echo "make clean   removes .venv and everything generated"
 
@@ -48,6 +50,15 @@ test: lint
 
 bench: $(VENV)/dev.stamp
 	@$(BIN)/python benchmarks/_all.py $(if $(QUICK),--quick --workers $(WORKERS))
+
+docs: $(VENV)/dev.stamp
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs --quiet build --strict
+	@echo "results/site/index.html"
+
+dist: $(VENV)/dev.stamp
+	@rm -rf dist
+	@$(BIN)/python -m build --outdir dist . > /dev/null
+	@$(BIN)/python tests/distribution.py dist
 
 clean:
 	rm -rf $(VENV) build dist results report.html .pytest_cache .ruff_cache .mypy_cache .hypothesis *.egg-info
