@@ -46,7 +46,7 @@ from flexor.solvers import (
 from flexor.solvers.table import solver
 
 if TYPE_CHECKING:  # what type checkers and editors see of the names that are imported at their first use
-    from flexor import envs, learn, nerd
+    from flexor import envs, learn, nerd, plugins
     from flexor.certify import Certificate, certify
     from flexor.identify import (
         LBFGS,
@@ -133,6 +133,7 @@ __all__ = [
     "nets",
     "open",
     "parameters",
+    "plugins",
     "random_state",
     "replace",
     "save",
@@ -145,7 +146,7 @@ __all__ = [
 ]
 
 # Imported at first use: modules, and names with the module that defines them.
-_MODULES = ("envs", "learn", "nerd")
+_MODULES = ("envs", "learn", "nerd", "plugins")
 _NAMES = {
     **dict.fromkeys(("Certificate", "certify"), "flexor.certify"),
     **dict.fromkeys(("LBFGS", "Adam", "BasinHopping", "Fit", "LevenbergMarquardt", "Log", "Pagmo"), "flexor.identify"),

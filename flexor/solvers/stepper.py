@@ -24,9 +24,10 @@ PARTS = ("u", "tau", "wrench", "mocap_pos", "mocap_quat")
 class Stepper:
     """Steps a simulator in place; made by `sim.compile()`. A call of `step` is one call of compiled code: no JAX, no copies.
 
-    `q`, `qd`, `time`, the parts of the control (`u`, `tau`, `wrench`, `mocap_pos`, `mocap_quat`), `recorded` (by tap) and
-    `parameters` (by name) are NumPy arrays that stay the same objects and may be written to; with a `batch`, each has a row for
-    every robot. `recorded` holds quantities of the last step. Values are not checked: a state that diverges becomes nan.
+    `q`, `qd`, `time`, `act` (None without activations), the parts of the control (`u`, `tau`, `wrench`, `mocap_pos`,
+    `mocap_quat`), `recorded` (by tap) and `parameters` (by name) are NumPy arrays that stay the same objects and may be written
+    to; with a `batch`, each has a row for every robot. `recorded` holds quantities of the last step. Values are not checked: a
+    state that diverges becomes nan.
 
     Results are those of `Simulator.step`, to the bit. One stepper belongs to one thread; make several for several threads.
     """
@@ -65,7 +66,7 @@ class Stepper:
         self._program, self._run = program, program.run
         self._state = program.inputs[:n]
         named = jax.tree.unflatten(self._tree, self._state)
-        self.q, self.qd, self.time = named.q, named.qd, named.time
+        self.q, self.qd, self.time, self.act = named.q, named.qd, named.time, named.act
         self._controls = dict(zip(controls, program.inputs[n:], strict=False))
         self.parameters = dict(zip(free, program.inputs[n + len(controls) :], strict=True))
         self.recorded = dict(zip(record, program.outputs[n:], strict=True))
