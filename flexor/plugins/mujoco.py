@@ -94,9 +94,8 @@ class Physics:
         if self._many:
             changed += [name for name in self._numbers if self.d.expanded(name) is not None]
         if changed:
-            raise RuntimeError(
-                f"{', '.join(f'`{name}`' for name in changed)} of the MjModel changed after this physics was made: make a new one."
-            )
+            names = ", ".join(f"`{name}`" for name in changed)
+            raise RuntimeError(f"{names} of the MjModel changed after this physics was made: make a new one.")
 
 
 class _Made:

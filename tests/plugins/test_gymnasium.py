@@ -13,10 +13,7 @@ def falling(env, steps):
     """Observations along a few random actions, from a seeded start."""
     observation, _ = env.reset(seed=3)
     env.action_space.seed(3)
-    seen = [observation]
-    for _ in range(steps):
-        seen.append(env.step(env.action_space.sample())[0])
-    return np.array(seen)
+    return np.array([observation, *(env.step(env.action_space.sample())[0] for _ in range(steps))])
 
 
 def test_the_pendulum_moves_as_in_mujoco():

@@ -24,7 +24,10 @@ ARM = """
       </body>
     </body>
   </worldbody>
-  <actuator><motor name="shoulder" joint="shoulder" gear="2"/><general name="elbow" joint="elbow" dyntype="filter" dynprm="0.05"/></actuator>
+  <actuator>
+    <motor name="shoulder" joint="shoulder" gear="2"/>
+    <general name="elbow" joint="elbow" dyntype="filter" dynprm="0.05"/>
+  </actuator>
   <sensor><framepos name="tip" objtype="site" objname="tip"/><jointvel name="speed" joint="elbow"/></sensor>
 </mujoco>
 """
@@ -39,7 +42,7 @@ def robot():
 
 @pytest.fixture(scope="module")
 def expected(robot):
-    m, model = robot
+    _, model = robot
     sim = fx.Simulator(model, dt=0.005)
     return sim.rollout(sim.reset([0.3, -0.2]), jnp.tile(jnp.array([0.1, 0.4]), (STEPS, 1)))
 
