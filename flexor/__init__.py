@@ -46,7 +46,7 @@ from flexor.solvers import (
 from flexor.solvers.table import solver
 
 if TYPE_CHECKING:  # what type checkers and editors see of the names that are imported at their first use
-    from flexor import envs, learn, nerd, plugins
+    from flexor import control, envs, learn, nerd, plugins
     from flexor.certify import Certificate, certify
     from flexor.identify import (
         LBFGS,
@@ -116,6 +116,7 @@ __all__ = [
     "Whole",
     "certify",
     "contact",
+    "control",
     "difference",
     "discover",
     "dynamics",
@@ -146,7 +147,7 @@ __all__ = [
 ]
 
 # Imported at first use: modules, and names with the module that defines them.
-_MODULES = ("envs", "learn", "nerd", "plugins")
+_MODULES = ("control", "envs", "learn", "nerd", "plugins")
 _NAMES = {
     **dict.fromkeys(("Certificate", "certify"), "flexor.certify"),
     **dict.fromkeys(("LBFGS", "Adam", "BasinHopping", "Fit", "LevenbergMarquardt", "Log", "Pagmo"), "flexor.identify"),
