@@ -2,11 +2,11 @@
 
 Rewards, ends, noise of resets, lengths and time steps are Gymnasium's; an action between -1 and 1 spans what Gymnasium's spans.
 Observations are functions of the state, and so without the forces that MuJoCo's solver reports, as Gymnasium's have them with
-`include_cfrc_ext_in_observation=False` and the like; contact costs are left out with them. A step without contact is MuJoCo's.
+`include_cfrc_ext_in_observation=False` and the like; contact costs are left out with them. `gymnasium_full` has both. A step
+without contact is MuJoCo's.
 """
 
 from collections.abc import Mapping
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -68,7 +68,7 @@ class AbstractGymnasium(AbstractTask):
     def name(self) -> str:
         return self.title
 
-    def reset(self, key: PRNGKeyArray) -> tuple[State, None]:
+    def reset(self, key: PRNGKeyArray) -> tuple[State, Any]:
         model, (place, speed) = self.sim.model, jax.random.split(key)
         still = jnp.zeros(model.nv, model.dtype)
         q = model.reference + uniform(place, -self.noise, self.noise, model.reference)
@@ -97,7 +97,7 @@ class Locomotion(AbstractGymnasium):
     angles: tuple[float, float] | None = eqx.field(static=True, kw_only=True, default=None)
     states: float | None = eqx.field(static=True, kw_only=True, default=None)
 
-    def observe(self, state: State, goal: None) -> Float[Array, " n"]:
+    def observe(self, state: State, goal: Any) -> Float[Array, " n"]:
         return jnp.concatenate([state.q[self.hidden :], jnp.clip(state.qd, -self.fastest, self.fastest)])
 
     def reward(self, step: Step) -> Mapping[str, Float[Array, ""]]:
@@ -106,7 +106,7 @@ class Locomotion(AbstractGymnasium):
         terms = {"forward": self.forward * speed, "ctrl": -self.effort * jnp.sum(step.control.u**2)}
         return {**terms, "survive": jnp.where(self._healthy(step.after), self.alive, 0.0)} if self.alive else terms
 
-    def ended(self, state: State, goal: None) -> Bool[Array, ""]:
+    def ended(self, state: State, goal: Any) -> Bool[Array, ""]:
         return ~self._healthy(state)
 
     def _place(self, state: State) -> Float[Array, ""]:
@@ -125,13 +125,13 @@ class Locomotion(AbstractGymnasium):
 class InvertedPendulum(AbstractGymnasium):
     """A pole upright on a cart, within 0.2 rad: 1 for every step."""
 
-    def observe(self, state: State, goal: None) -> Float[Array, "4"]:
+    def observe(self, state: State, goal: Any) -> Float[Array, "4"]:
         return jnp.concatenate([state.q, state.qd])
 
     def reward(self, step: Step) -> Mapping[str, Float[Array, ""]]:
         return {"survive": jnp.where(self.ended(step.after, None), 0.0, jnp.ones((), step.after.q.dtype))}
 
-    def ended(self, state: State, goal: None) -> Bool[Array, ""]:
+    def ended(self, state: State, goal: Any) -> Bool[Array, ""]:
         return jnp.abs(state.q[1]) > 0.2
 
 
@@ -141,7 +141,7 @@ class InvertedDoublePendulum(AbstractGymnasium):
     Observed are the cart's place, sines and cosines of the angles, and speeds within +-10.
     """
 
-    def observe(self, state: State, goal: None) -> Float[Array, "8"]:
+    def observe(self, state: State, goal: Any) -> Float[Array, "8"]:
         q, qd = state.q, state.qd
         return jnp.concatenate([q[:1], jnp.sin(q[1:]), jnp.cos(q[1:]), jnp.clip(qd, -10, 10)])
 
@@ -153,7 +153,7 @@ class InvertedDoublePendulum(AbstractGymnasium):
             "velocity": -1e-3 * w1**2 - 5e-3 * w2**2,
         }
 
-    def ended(self, state: State, goal: None) -> Bool[Array, ""]:
+    def ended(self, state: State, goal: Any) -> Bool[Array, ""]:
         return self._tip(state)[2] <= 1
 
     def _tip(self, state: State) -> Float[Array, "3"]:
@@ -170,55 +170,3 @@ def _unit(model: Model, q: Float[Array, " nq"]) -> Float[Array, " nq"]:
         return q
     quat = q[3:7] / jnp.linalg.norm(q[3:7])
     return jnp.concatenate([q[:3], quat, q[7:]])
-
-
-_BIPED = {"skip": 4, "timestep": 0.002, "noise": 5e-3, "alive": 1.0, "fastest": 10.0}
-TABLE: dict[str, tuple[type[AbstractGymnasium], str, dict[str, Any]]] = {
-    "hopper": (Locomotion, "hopper.xml", _BIPED | {"heights": (0.7, np.inf), "angles": (-0.2, 0.2), "states": 100.0}),
-    "walker2d": (Locomotion, "walker2d_v5.xml", _BIPED | {"heights": (0.8, 2.0), "angles": (-1.0, 1.0)}),
-    "half-cheetah": (
-        Locomotion,
-        "half_cheetah.xml",
-        {"skip": 5, "timestep": 0.01, "integrator": "implicit", "effort": 0.1, "normal": True},
-    ),
-    "swimmer": (Locomotion, "swimmer.xml", {"skip": 4, "timestep": 0.01, "effort": 1e-4, "hidden": 2}),
-    "ant": (
-        Locomotion,
-        "ant.xml",
-        {
-            "skip": 5,
-            "timestep": 0.01,
-            "effort": 0.5,
-            "alive": 1.0,
-            "normal": True,
-            "hidden": 2,
-            "height": 2,
-            "heights": (0.2, 1.0),
-        },
-    ),
-    "humanoid": (
-        Locomotion,
-        "humanoid.xml",
-        {
-            "skip": 5,
-            "timestep": 0.003,
-            "noise": 1e-2,
-            "forward": 1.25,
-            "effort": 0.1,
-            "alive": 5.0,
-            "hidden": 2,
-            "whole": True,
-        }
-        | {"height": 2, "heights": (1.0, 2.0)},
-    ),
-    "inverted-pendulum": (InvertedPendulum, "inverted_pendulum.xml", {"skip": 2, "timestep": 0.02, "noise": 0.01}),
-    "inverted-double-pendulum": (
-        InvertedDoublePendulum,
-        "inverted_double_pendulum.xml",
-        {"skip": 5, "timestep": 0.01, "normal": True},
-    ),
-}
-"""Gymnasium's tasks by name: class, description, numbers."""
-
-BUILDERS = {PREFIX + title: partial(kind.build, title, file, **numbers) for title, (kind, file, numbers) in TABLE.items()}
-"""What makes each task; `noise`, `length` and weights of its reward are options."""

@@ -1,5 +1,8 @@
 """Gymnasium's tasks: along the same actions, without contact, what Gymnasium's own environments observe and reward."""
 
+import warnings
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,97 +11,160 @@ import pytest
 import flexor as fx
 from flexor.envs import gymnasium as tasks
 from flexor.envs import make
+from flexor.envs.episode import taken
+from flexor.envs.gymnasium_full import FullLocomotion
+from flexor.envs.gymnasium_table import TABLE
 
 gymnasium = pytest.importorskip("gymnasium")
 mujoco = pytest.importorskip("mujoco")
 
-STEPS = 3
-BARE = {"include_cfrc_ext_in_observation": False, "contact_cost_weight": 0.0}
-THEIRS = {  # identifier, and its options where it sees more than the state
-    "hopper": ("Hopper-v5", {}),
-    "walker2d": ("Walker2d-v5", {}),
-    "half-cheetah": ("HalfCheetah-v5", {}),
-    "swimmer": ("Swimmer-v5", {}),
-    "ant": ("Ant-v5", BARE),
-    "humanoid": (
-        "Humanoid-v5",
-        BARE | dict.fromkeys([f"include_{x}_in_observation" for x in ("cinert", "cvel", "qfrc_actuator")], False),
-    ),
-    "inverted-pendulum": ("InvertedPendulum-v5", {}),
-    "inverted-double-pendulum": ("InvertedDoublePendulum-v5", {}),
+THEIRS = {
+    "hopper": "Hopper-v5",
+    "walker2d": "Walker2d-v5",
+    "half-cheetah": "HalfCheetah-v5",
+    "swimmer": "Swimmer-v5",
+    "ant": "Ant-v5",
+    "humanoid": "Humanoid-v5",
+    "inverted-pendulum": "InvertedPendulum-v5",
+    "inverted-double-pendulum": "InvertedDoublePendulum-v5",
 }
-FREE = {"hopper": (1, 1.0), "walker2d": (1, 1.0), "half-cheetah": (1, 1.0), "ant": (2, 1.0), "humanoid": (2, 1.0)}
+"""Gymnasium's identifiers, with their default options: all that they observe and reward."""
+AIR = {"hopper": 1, "walker2d": 1, "half-cheetah": 1, "ant": 2, "humanoid": 2}
+"""Of robots that stand on the floor, the coordinate that lifts them."""
 
 
-def theirs_and_start(title):
-    """Gymnasium's environment, and a state in the air with all joints within their limits."""
-    identifier, options = THEIRS[title]
-    env = gymnasium.make(identifier, **options).unwrapped
-    env.reset(seed=0)
-    m, rng = env.model, np.random.default_rng(1)
-    q, qd = env.init_qpos.copy(), rng.uniform(-0.1, 0.1, m.nv)
-    if title in FREE:
-        row, up = FREE[title]
-        q[row] += up
+def bare(title, folder):
+    """Gymnasium's description for both, in which nothing stops a motion (MuJoCo's contacts and limits are soft, and flexor's are
+    not): one shape may touch, a floor 100 m below; hinges have no limits, and rails are a hundred times as long."""
+    spec = mujoco.MjSpec.from_file(str(tasks.description(TABLE[title].file)))
+    for joint in spec.joints:
+        joint.limited = joint.limited if joint.type == mujoco.mjtJoint.mjJNT_SLIDE else 0
+        joint.range *= 100
+    bodily = [g for g in spec.geoms if g.type != mujoco.mjtGeom.mjGEOM_PLANE]
+    for geom in spec.geoms:
+        geom.contype = geom.conaffinity = int(geom is bodily[0] or geom not in bodily)
+        geom.pos[2] -= 100 * (geom not in bodily)
+    with warnings.catch_warnings(action="ignore", category=UserWarning):  # `settotalmass` of the cheetah
+        spec.compile()
+        text = spec.to_xml()
+    path = folder / f"{title}.xml"
+    path.write_text(text)
+    return path
+
+
+def in_the_air(title, env):
+    """A start a metre above the floor, joints in the middle half of their ranges."""
+    q, m = env.init_qpos.copy(), env.model
+    if title in AIR:
+        q[AIR[title]] += 1
     for j in range(m.njnt):
         if m.jnt_limited[j]:
-            low, high = m.jnt_range[j]
-            middle, room = (low + high) / 2, (high - low) / 4
-            at = q[m.jnt_qposadr[j]]
-            q[m.jnt_qposadr[j]] = np.clip(at, middle - room, middle + room)
-    return env, q, qd
+            (low, high), at = m.jnt_range[j], m.jnt_qposadr[j]
+            q[at] = np.clip(q[at], (3 * low + high) / 4, (low + 3 * high) / 4)
+    return q, np.random.default_rng(1).uniform(-0.1, 0.1, m.nv)
 
 
-def refreshed(env):
-    """The environment, its kinematics taken at the state that a step reached: MuJoCo leaves those of the last stage of the last
-    step in place, and Gymnasium reads them."""
+def by_gymnasium(env, q, qd, actions):
+    """Observations, rewards, infos and ends of Gymnasium's environment along actions between -1 and 1.
+
+    MuJoCo's step leaves the kinematics of its last Runge-Kutta stage in place, and Gymnasium rewards by them. Here they are those
+    of the state that was reached; `benchmarks/gymnasium_tasks.py` prints what that changes.
+    """
     plain = env._step_mujoco_simulation
 
     def step(ctrl, frames):
         plain(ctrl, frames)
         mujoco.mj_forward(env.model, env.data)
+        mujoco.mj_rnePostConstraint(env.model, env.data)
 
     env._step_mujoco_simulation = step
-    return env
-
-
-@pytest.mark.parametrize("title", tasks.TABLE)
-def test_without_contact_a_step_is_gymnasiums(title):
-    """Within 1e-6 over three steps: both are the same Runge-Kutta (or Euler) method in double precision."""
-    env, q, qd = theirs_and_start(title)
-    env = refreshed(env)
     env.set_state(q, qd)
-    task = make(tasks.PREFIX + title)
-    dt = env.dt
-    np.testing.assert_allclose(float(task.sim.dt), dt, rtol=1e-12)
+    high = env.model.actuator_ctrlrange[:, 1]  # `env.action_space` has them in single precision
+    rows = [env.step(a * high) for a in actions]
+    observations, rewards, ended, _, infos = zip(*rows, strict=True)
+    return np.array(observations), np.array(rewards), infos, np.array(ended)
+
+
+def by_flexor(task, q, qd, actions):
+    """The same of a task."""
+    begin = fx.envs.start(task, jax.random.key(0))
+    state = task.sim.solver.init(task.sim.model, task.sim.reset(q, qd))
+
+    def step(episode, action):
+        done = taken(task, episode, action)
+        goal = task.follow(done, episode.key)
+        seen = task.observe(done.after, goal), task.reward(done), task.ended(done.after, goal)
+        return replace(episode, state=done.after, goal=goal, action=action), seen
+
+    return jax.jit(lambda e, a: jax.lax.scan(step, e, a))(replace(begin, state=state), jnp.asarray(actions))[1]
+
+
+def compare(task, env, q, qd, actions):
+    """Both are the same Runge-Kutta (or Euler) method in double precision: 1e-6, also after many steps."""
+    observed, rewarded, infos, over = by_gymnasium(env, q, qd, actions)
+    seen, terms, ended = by_flexor(task, q, qd, actions)
+    np.testing.assert_allclose(float(task.sim.dt), env.dt, rtol=1e-12)
+    assert seen.shape == observed.shape
+    np.testing.assert_allclose(seen, observed, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(sum(terms.values()), rewarded, rtol=0, atol=1e-6)
+    for name in set(terms) & {"forward", "ctrl", "survive", "contact"}:
+        theirs = [info[f"reward_{name}"] for info in infos]
+        np.testing.assert_allclose(terms[name], theirs, rtol=0, atol=1e-6)
+    np.testing.assert_array_equal(ended, over)
+
+
+@pytest.mark.parametrize("title", TABLE)
+def test_without_contact_steps_are_gymnasiums(title, tmp_path):
+    """Gymnasium's default observations and rewards, all of them, over ten steps of any actions."""
+    path = bare(title, tmp_path)
+    env = gymnasium.make(THEIRS[title], xml_file=str(path)).unwrapped
+    env.reset(seed=0)
+    task = make(tasks.PREFIX + title, full=True)
+    task = replace(task, sim=fx.Simulator(fx.load(path), task.sim.solver, dt=task.sim.dt))
     assert task.actions == env.action_space.shape[0]
-    seen = env._get_obs()
-    state = task.sim.reset(q, qd)
-    np.testing.assert_allclose(task.observe(state, None), seen[: task.observations], rtol=0, atol=1e-12)
-    high = env.action_space.high.astype(float)
-    rng = np.random.default_rng(2)
-    for _ in range(STEPS):
-        share = rng.uniform(-0.1, 0.1, task.actions)
-        seen, reward, ended, _, info = env.step(share * high)
-        assert env.data.ncon == 0
-        assert not np.any(env.data.qfrc_constraint)
-        control = task.action.control(task.sim.model, jnp.asarray(share))
-        after = task.sim.step(state, control)
-        step = fx.envs.Step(state, after, share, share, control, None, {})
-        np.testing.assert_allclose(task.observe(after, None), seen[: task.observations], rtol=0, atol=1e-6)
-        terms = task.reward(step)
-        np.testing.assert_allclose(sum(terms.values()), reward, rtol=0, atol=1e-6)
-        for name in set(terms) & {"forward", "ctrl", "survive"}:
-            np.testing.assert_allclose(terms[name], info[f"reward_{name}"], rtol=0, atol=1e-6)
-        assert bool(task.ended(after, None)) == ended
-        state = after
-    # of what Gymnasium sees beyond, the force at the double pendulum's cart is the one thing, and it is zero without contact
-    assert not np.any(seen[task.observations :])
+    actions = np.random.default_rng(2).uniform(-1, 1, (10, task.actions))
+    compare(task, env, *in_the_air(title, env), actions)
 
 
-@pytest.mark.parametrize("title", tasks.TABLE)
+def test_in_flight_steps_are_gymnasiums():
+    """With all contacts and limits of the description, none of which acts; the benchmark has all robots."""
+    env = gymnasium.make("Hopper-v5").unwrapped
+    env.reset(seed=0)
+    actions = np.random.default_rng(2).uniform(-0.1, 0.1, (3, 3))
+    compare(make("gymnasium/hopper"), env, *in_the_air("hopper", env), actions)
+    assert env.data.ncon == env.data.nefc == 0
+
+
+def test_contact_forces_change_the_momentum():
+    """m (v+ - v) = dt (sum of contact forces - m g), of a hopper that lands, but for what RK4 leaves of its momentum."""
+    entry = TABLE["hopper"]
+    task = FullLocomotion.build("hopper", entry.file, **entry.numbers, contact_share=1e-4)
+    model, dt = task.sim.model, float(task.sim.dt)
+
+    def speed(state):
+        return fx.dynamics.centroidal_momentum(model, fx.dynamics.forward_kinematics(model, state.q), state.qd)[3:]
+
+    state = task.sim.solver.init(model, task.sim.reset(model.reference, jnp.zeros(6).at[1].set(-1.0)))
+    begin = replace(fx.envs.start(task, jax.random.key(0)), state=state)
+
+    def step(episode, _):
+        done = taken(task, episode, jnp.zeros(3))
+        felt = task.follow(done, episode.key)
+        change = speed(done.after) - speed(done.before)
+        seen = felt.contact, change, task.reward(done)["contact"], task.observe(done.after, felt)
+        return replace(episode, state=done.after), seen
+
+    contact, change, cost, seen = jax.jit(lambda e: jax.lax.scan(step, e, length=8))(begin)[1]
+    force, weight = np.sum(np.asarray(contact)[:, :, 3:], axis=1), float(fx.dynamics.total_mass(model)) * 9.81
+    assert force[:, 2].max() > 3 * weight
+    np.testing.assert_allclose(dt * (force - np.array([0, 0, weight])), change, rtol=0, atol=1e-3 * weight * dt)
+    np.testing.assert_allclose(cost, -1e-4 * np.sum(contact**2, axis=(1, 2)), rtol=1e-12)
+    np.testing.assert_array_equal(seen[:, 11:], np.reshape(contact[:, 1:], (8, -1)))
+
+
+@pytest.mark.parametrize("title", TABLE)
 def test_episodes_start_as_gymnasiums_do(title):
-    env, _, _ = theirs_and_start(title)
+    env = gymnasium.make(THEIRS[title]).unwrapped
     task = make(tasks.PREFIX + title)
     first = np.asarray([env.reset(seed=k)[0][: task.observations] for k in range(200)])
     if task.sim.model.topology.joints[0].kind == "free":  # Gymnasium shows the quaternion as drawn, which is no rotation yet
@@ -109,7 +175,7 @@ def test_episodes_start_as_gymnasiums_do(title):
     spread = np.std(first, axis=0)
     np.testing.assert_array_less(abs(np.mean(mine, axis=0) - np.mean(first, axis=0)), 7 * spread / np.sqrt(200) + 1e-2)
     np.testing.assert_array_less(abs(np.std(mine, axis=0) - spread), 0.34 * spread + 1e-2)
-    assert task.length == gymnasium.spec(THEIRS[title][0]).max_episode_steps
+    assert task.length == gymnasium.spec(THEIRS[title]).max_episode_steps
 
 
 def test_without_gymnasium_the_extra_is_named(monkeypatch):
@@ -119,6 +185,11 @@ def test_without_gymnasium_the_extra_is_named(monkeypatch):
     monkeypatch.undo()
     with pytest.raises(FileNotFoundError, match=r"no description 'horse\.xml'"):
         tasks.description("horse.xml")
+
+
+def test_physics_without_contact_forces_cannot_show_them():
+    with pytest.raises(ValueError, match=r"MujocoSolver does not compute 'link\.contact_force'"):
+        make("gymnasium/ant", full=True, solver="mujoco")
 
 
 def test_a_hopper_falls_and_its_episode_ends():
