@@ -1,8 +1,8 @@
 """What Gymnasium's ant, humanoid and double pendulum show beside the state: forces, inertias and velocities of bodies.
 
 MuJoCo's quantities about the robot's centre of mass c, in world axes: `cinert` (rotational inertia about c, mass times the place
-of the body's centre of mass from c, mass), `cvel` (angular velocity, velocity of the body's point at c), `cfrc_ext` (moment about c
-and force of all contacts). Forces are means over a step, by taps; MuJoCo shows those of the last stage of the last time step.
+of the body's centre of mass from c, mass), `cvel` (angular velocity, velocity of the body's point at c), `cfrc_ext` (moment about
+c and force of all contacts). Forces are means over a step, by taps; MuJoCo shows those of the last stage of the last time step.
 """
 
 from collections.abc import Mapping
