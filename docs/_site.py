@@ -20,7 +20,7 @@ PACKAGES = (
     "flexor",
     *(f"flexor.{name}" for name in ("model", "spatial", "dynamics", "contact", "solvers", "simd", "augment", "certify")),
     *(f"flexor.{name}" for name in ("identify", "nerd", "envs", "learn", "gym", "viz", "files", "taps")),
-    *(f"flexor.plugins.{name}" for name in ("mujoco", "gymnasium")),
+    *(f"flexor.plugins.{name}" for name in ("mujoco", "gymnasium", "newton")),
 )
 """Modules with a page of the API: their public names."""
 LINK = re.compile(r"(?<=\]\()([^)#\s:]+)(?=[)#])")

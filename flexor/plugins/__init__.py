@@ -1,12 +1,12 @@
-"""flexor's solvers inside other simulators: MuJoCo and Gymnasium. A plug-in is imported when it is first used."""
+"""flexor's solvers inside other simulators: MuJoCo, Gymnasium, Newton. A plug-in is imported when it is first used."""
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from flexor.plugins import gymnasium, mujoco
+    from flexor.plugins import gymnasium, mujoco, newton
 
-__all__ = ["gymnasium", "mujoco"]
+__all__ = ["gymnasium", "mujoco", "newton"]
 
 
 def __getattr__(name: str) -> Any:

@@ -18,11 +18,15 @@ PARTS = ("u", "tau", "wrench", "mocap_pos", "mocap_quat")
 
 
 class Guest:
-    """`n` robots of a simulator, for a program with NumPy arrays of `n` rows."""
+    """`n` robots of a simulator, for a program with NumPy arrays of `n` rows.
 
-    def __init__(self, sim: Simulator, n: int, *, threads: int | None = None):
+    A state that comes back within `rounding` of what was left behind, relative to one and its size, counts as unchanged: programs
+    with other coordinates than flexor's cannot give them back to the last bit.
+    """
+
+    def __init__(self, sim: Simulator, n: int, *, threads: int | None = None, rounding: float = 0.0):
         given = tuple(name for name in PARTS if _takes(sim, name))
-        self.sim, self.size = sim, n
+        self.sim, self._rounding = sim, rounding
         self._stepper = sim.compile(batch=n, controls=given, threads=threads)
         self._left = (np.full_like(self._stepper.q, np.nan), np.full_like(self._stepper.qd, np.nan))
         self.inputs = {name: getattr(self._stepper, name) for name in given}
@@ -58,9 +62,9 @@ class Guest:
         """The program's coordinates and velocities; memories begin anew where they were changed."""
         dtype = self._stepper.q.dtype
         q, qd = np.asarray(q, dtype), np.asarray(qd, dtype)
-        changed = np.any(q != self._left[0], axis=-1) | np.any(qd != self._left[1], axis=-1)
-        if changed.any():
-            rows = np.flatnonzero(changed)
+        same = [np.abs(x - left) <= self._rounding * (1 + np.abs(left)) for x, left in zip((q, qd), self._left, strict=True)]
+        rows = np.flatnonzero(~np.all(np.concatenate(same, axis=-1), axis=-1))  # nothing is the same as nan
+        if len(rows):
             self._stepper.reset(q[rows], qd[rows], where=rows)
 
 

@@ -3,9 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-import gymnasium
 import numpy as np
-from gymnasium.envs.mujoco import MujocoEnv
+
+try:
+    import gymnasium
+    from gymnasium.envs.mujoco import MujocoEnv
+except ImportError as error:
+    raise ImportError('this needs Gymnasium: `pip install "flexor[gym]"`.') from error
 
 from flexor.plugins.mujoco import Physics
 from flexor.solvers import AbstractSolver
