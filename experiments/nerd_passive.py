@@ -20,7 +20,7 @@ from _experiment import Check, Result, at_most, equals, run
 from rich.console import Console
 
 import flexor as fx
-from flexor.nerd import FreeFlight, Nerd, NoBase, Passive, Recipe, evaluate_passive, train
+from flexor.nerd import FreeFlight, Nerd, NoBase, Passive, Recipe, base_alone, evaluate_passive, train
 from flexor.spatial import quat_mul, quat_to_matrix
 from flexor.viz.learned import growth
 
@@ -85,12 +85,6 @@ def judged(nerd: Nerd, model: fx.Model, steps: int, rollouts: int) -> Passive:
     return evaluate_passive(dataclasses.replace(nerd, model=model), steps=steps, rollouts=rollouts)
 
 
-def alone(nerd: Nerd) -> Nerd:
-    """The solver without its network: the base step alone."""
-    silent = eqx.tree_at(lambda n: (n.head2, n.norms.y_mean), nerd.network, replace_fn=jnp.zeros_like)
-    return dataclasses.replace(nerd, network=silent)
-
-
 def made_of(nerd: Nerd) -> str:
     """What a solver was made of."""
     count, minutes = nerd.card["data"]["total_transitions"], nerd.card["minutes of training"]
@@ -142,7 +136,7 @@ def pendulum(options: argparse.Namespace) -> Result:
         if name == 1:
             growth(result, nerd.dt).savefig(options.out / "pendulum.png", dpi=150)
         if not options.quick:
-            base = judged(alone(nerd), model, 100, 2048)
+            base = judged(base_alone(nerd), model, 100, 2048)
             rows += lines(f"pendulum, plane {name}, base step alone", base, (100,))
     return Result(rows, checks, [f"pendulum: {made_of(nerd)}."])
 
@@ -160,7 +154,7 @@ def ant(options: argparse.Namespace) -> Result:
     ]
     rows = lines("ant", result, (100, 500, 1000))
     if not options.quick:
-        rows += lines("ant, base step alone", evaluate_passive(alone(nerd), steps=100), (100,))
+        rows += lines("ant, base step alone", evaluate_passive(base_alone(nerd), steps=100), (100,))
     return Result(rows, checks, [f"ant: {made_of(nerd)}."])
 
 

@@ -79,18 +79,20 @@ def evaluate(
     html: Annotated[Path | None, typer.Option(help="Write an animation beside the truth as one HTML page.")] = None,
     video: Annotated[Path | None, typer.Option(help="Render a video beside the truth: .gif or .mp4.")] = None,
 ) -> None:
-    """Passive motion of a learned solver beside the physics it was trained on."""
-    from flexor.nerd import evaluate_passive, load
+    """Passive motion of a learned solver, and of its base step alone, beside the physics it was trained on."""
+    from flexor.nerd import evaluate_contribution, load
     from flexor.robots import load as load_robot
 
     nerd = load(model, None if robot is None else load_robot(robot))
     with console.spinner(f"{rollouts} rollouts of {steps} steps"):
-        result = evaluate_passive(nerd, steps=steps, rollouts=rollouts, seed=seed)
+        both = evaluate_contribution(nerd, steps=steps, rollouts=rollouts, seed=seed)
     horizons = sorted({h for h in (100, 500, 1000, steps) if h <= steps})
     columns = [">steps", "error of", ">mean", ">median", ">deviation", ">diverged"]
-    rows = [line for row in result.rows(horizons) for line in _lines(row)]
-    console.out().print(console.table(f"{Path(model).name}, passive motion, {rollouts} rollouts", columns, rows))
-    _write(nerd, result, steps, plot, html, video)
+    for who, result in (("", both.with_network), (", base step alone", both.base)):
+        rows = [line for row in result.rows(horizons) for line in _lines(row)]
+        console.out().print(console.table(f"{Path(model).name}, passive motion, {rollouts} rollouts{who}", columns, rows))
+    console.out().print(f"base step: {nerd.frames.base.name}; {both.verdict(horizons[0])}")
+    _write(nerd, both.with_network, steps, plot, html, video)
 
 
 def _lines(row: dict[str, Any]) -> list[list[Any]]:

@@ -3,7 +3,7 @@
 from flexor.nerd.artefact import Nerd, load
 from flexor.nerd.base import AbstractBase, CoarseContact, FineContact, FreeFlight, NoBase
 from flexor.nerd.data import Data, read, sample
-from flexor.nerd.evaluation import Passive, evaluate_passive
+from flexor.nerd.evaluation import Contribution, Passive, base_alone, evaluate_contribution, evaluate_passive
 from flexor.nerd.finetune import Finetuning, finetune
 from flexor.nerd.frames import Frames
 from flexor.nerd.losses import AbstractLoss, AnchorLoss, OneStepLoss, PositionLoss, RolloutLoss
@@ -20,6 +20,7 @@ __all__ = [
     "AbstractStarts",
     "AnchorLoss",
     "CoarseContact",
+    "Contribution",
     "Data",
     "FineContact",
     "Finetuning",
@@ -41,7 +42,9 @@ __all__ = [
     "SteadyStarts",
     "Training",
     "Transformer",
+    "base_alone",
     "disagreement",
+    "evaluate_contribution",
     "evaluate_passive",
     "finetune",
     "load",

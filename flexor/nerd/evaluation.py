@@ -4,6 +4,7 @@ Errors as the original evaluates them: distance of the base, angle of its rotati
 unlimited hinges wrapped). A rollout diverged when its numbers are not finite or beyond `LARGEST`.
 """
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,6 +55,59 @@ class Passive:
 
 def _of(statistic: Any, x: np.ndarray) -> float:
     return float(statistic(x)) if x.size else float("nan")
+
+
+def base_alone(nerd: Nerd) -> Nerd:
+    """The learned solver without what its network adds: the base step alone."""
+    silent = eqx.tree_at(lambda n: (n.head2, n.norms.y_mean), nerd.network, replace_fn=jnp.zeros_like)
+    return dataclasses.replace(nerd, network=silent)
+
+
+@dataclass(frozen=True, eq=False)
+class Contribution:
+    """What a network adds to its base step: passive errors `with_network`, and of the base step alone. A network that takes less
+    than the share `worthwhile` off every mean error of its base step is useless: the base step does its work."""
+
+    with_network: Passive
+    base: Passive
+    worthwhile: float = 0.2
+
+    def remaining(self, horizon: int) -> dict[str, float]:
+        """For each kind of error, the mean with the network over that of the base step alone, after so many steps; infinite where
+        all rollouts of the network diverged, zero where only those of the base step did."""
+        (ours,), (base,) = self.with_network.rows([horizon]), self.base.rows([horizon])
+        means = [key for key in ours if " mean, " in key]
+        return {key.split(" mean, ")[0]: _share(ours[key], base[key]) for key in means}
+
+    def useless(self, horizon: int) -> bool:
+        """Whether less than a worthwhile share is taken off every kind of error."""
+        return all(share > 1 - self.worthwhile for share in self.remaining(horizon).values())
+
+    def verdict(self, horizon: int) -> str:
+        """The same in words."""
+        share = self.remaining(horizon)
+        kind = min(share, key=lambda name: share[name])
+        best = f"after {horizon} steps the network leaves {share[kind]:.2g} of the base step's error in {kind}"
+        if self.useless(horizon):
+            return f"useless: {best}, and takes less than {self.worthwhile:.0%} off any other."
+        return f"{best}."
+
+
+def _share(ours: float, base: float) -> float:
+    """The quotient of two errors, where nan is that of rollouts that all diverged."""
+    if np.isnan(ours):
+        return np.inf
+    return 0.0 if np.isnan(base) else float(ours / max(base, np.finfo(float).tiny))
+
+
+def evaluate_contribution(
+    nerd: Nerd, *, steps: int = 1000, rollouts: int = 2048, seed: int = 500, worthwhile: float = 0.2
+) -> Contribution:
+    """Passive motion with the network and by its base step alone, from the same states beside the same truth."""
+    if nerd.ranges is None:
+        raise ValueError(f"the card of this solver of '{nerd.model.topology.name}' has no ranges of states.")
+    judge = passive_judge(nerd.true_simulator(), nerd.frames, nerd.ranges, steps=steps, rollouts=rollouts, seed=seed)
+    return Contribution(judge(nerd.network), judge(base_alone(nerd).network), worthwhile)
 
 
 def evaluate_passive(

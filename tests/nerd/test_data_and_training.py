@@ -8,7 +8,21 @@ import numpy as np
 import pytest
 
 import flexor as fx
-from flexor.nerd import NoBase, Planes, Ranges, Sizes, Training, data, evaluate_passive, read, sample, train
+from flexor.nerd import (
+    Contribution,
+    NoBase,
+    Passive,
+    Planes,
+    Ranges,
+    Sizes,
+    Training,
+    base_alone,
+    data,
+    evaluate_passive,
+    read,
+    sample,
+    train,
+)
 from flexor.nerd.frames import Frames
 from flexor.nerd.training import kept_steps
 
@@ -179,6 +193,35 @@ def test_passive_motion_is_judged_against_the_truth(sim, path):
     assert errors(nerd.frames, np.zeros((1, 3, 1)), same).diverged.all()
     exact = errors(nerd.frames, np.full((1, 3, 1), np.pi), np.full((1, 3, 1), -np.pi))
     assert exact.hinges.max() == pytest.approx(0, abs=1e-6)  # half a turn either way is the same
+
+
+def passive(mean, diverged=0):
+    """Errors of ten rollouts after two steps: the same for all, some of them diverged."""
+    hinges = np.full((10, 2), mean)
+    return Passive(None, None, None, hinges, np.arange(20).reshape(10, 2) // 2 < diverged)
+
+
+@pytest.mark.parametrize(
+    ("ours", "base", "useless"), [(0.9, 1.0, True), (0.81, 1.0, True), (0.79, 1.0, False), (2.0, 1.0, True)]
+)
+def test_a_network_that_adds_less_than_a_fifth_is_useless(ours, base, useless):
+    found = Contribution(passive(ours), passive(base))
+    assert found.remaining(2) == {"hinges": pytest.approx(ours / base)}
+    assert found.useless(2) is useless
+    assert found.verdict(2).startswith("useless: ") is useless
+
+
+def test_rollouts_that_all_diverge_have_no_small_error():
+    assert Contribution(passive(0.1, diverged=10), passive(1.0)).useless(2)
+    assert not Contribution(passive(0.1), passive(1.0, diverged=10)).useless(2)
+
+
+def test_the_base_step_alone_is_the_network_at_zero(sim, path):
+    """Without its network a solver with `NoBase` keeps its velocities."""
+    nerd = train(sim, read(path, sim.model), sizes=SMALL, frames=everything(sim), options=QUICK)
+    learned = fx.Simulator(sim.model, base_alone(nerd).solver(), dt=sim.dt)
+    start = learned.reset([0.3], [0.7])
+    np.testing.assert_allclose(learned.rollout(start, steps=4).qd[-1], start.qd, rtol=1e-5)
 
 
 def test_ctrl_c_keeps_the_steps_that_are_done(sim, path, tmp_path):
