@@ -1,6 +1,5 @@
 """`Log`: what was measured on a robot: times, some of the coordinates or other quantities, noise, controls."""
 
-import csv
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from flexor.identify.tables import chosen, frame_columns, read_columns, read_csv, read_parquet
 from flexor.identify.units import check_units, converted
 from flexor.model.model import Model
 from flexor.model.topology import Topology
@@ -27,7 +27,7 @@ class Log:
     (`{"q.*": 1e-3}`); None: unknown, then it is estimated from the residuals. `controls[k]` acts from `time[k]` to
     `time[k + 1]`. `start` is (q, qd) at `time[0]`, if it is known. `before` are the inputs that acted before `time[0]`, which
     matter where actuators have a delay; None: those of the first row. NaN among the values means "not measured", and is allowed
-    only where `missing` says so.
+    only where `missing` says so. `origin` says which clock and units a file was read with.
     """
 
     time: np.ndarray
@@ -39,6 +39,7 @@ class Log:
     missing: bool = False
     name: str = "log"
     before: np.ndarray | None = None
+    origin: str = ""
 
     def __post_init__(self) -> None:
         for field, value in (("time", self.time), ("values", self.values), ("controls", self.controls),
@@ -137,39 +138,52 @@ class Log:
 
     @staticmethod
     def read(
-        path: str | os.PathLike[str],
+        source: Any,
         model: Model,
         *,
         noise: Mapping[str, float] | None = None,
         units: Mapping[str, str] | None = None,
+        columns: Mapping[str, str] | None = None,
+        clock: str | None = None,
         **others: Any,
     ) -> "Log":
-        """Reads a CSV, HDF5 or NPZ file with the columns `time`, `u.<actuator>` and whatever was measured.
+        """Reads a file (CSV, HDF5, NPZ, Parquet, MCAP), the folder of a ROS 2 bag, or a data frame, with the columns `time`,
+        `u.<actuator>` and whatever was measured.
 
         HDF5 and NPZ hold one array for each column, or are files that `Trajectory.save` wrote; recorded taps are ignored.
         `noise` may name columns of the robot that this file lacks. `units` converts columns that are not in SI units, by name
-        or pattern: {"q.*": "deg", "time": "ms"}; `noise` is in SI units in any case.
+        or pattern: {"q.*": "deg", "time": "ms"}; `noise` is in SI units in any case. `columns` chooses and renames:
+        {"q.elbow": "joint_2_pos"}, or for messages {"q.elbow": "/joint_states:position[elbow]"}; without it messages give the
+        joints of their joint states. `clock` is that of messages: "header", "publish" or "log". The log's `origin` says what
+        was assumed.
         """
-        path = Path(path)
-        table = converted(_read_table(path, model), units or {}, path.name)
+        table, name, origin, missing = _table_of(source, model, columns, clock)
+        table = converted(table, units or {}, name)
+        others = {"missing": missing, "origin": origin + _converted_units(units), **others}
+        return Log._of_table(table, model, noise, name, others)
+
+    @staticmethod
+    def _of_table(
+        table: dict[str, np.ndarray], model: Model, noise: Mapping[str, float] | None, name: str, others: dict[str, Any]
+    ) -> "Log":
         own_columns = _columns_of(model.topology)
         unknown = [c for c in table if c not in own_columns]
         if unknown:
-            raise ValueError(f"'{path.name}' has the column '{unknown[0]}', which '{model.topology.name}' does not; "
+            raise ValueError(f"'{name}' has the column '{unknown[0]}', which '{model.topology.name}' does not; "
                              f"it has time, {', '.join(sorted(own_columns - {'time'}))}.")  # fmt: skip
         if "time" not in table:
-            raise ValueError(f"'{path.name}' has no column 'time'.")
+            raise ValueError(f"'{name}' has no column 'time'.")
         actuators = [f"u.{a.name}" for a in model.topology.actuators]
         given = [c for c in actuators if c in table]
         if given and given != actuators:
-            raise ValueError(f"'{path.name}' lacks the controls '{next(c for c in actuators if c not in table)}'.")
+            raise ValueError(f"'{name}' lacks the controls '{next(c for c in actuators if c not in table)}'.")
         columns = tuple(c for c in table if c not in ("time", *actuators))
         controls = np.stack([table[c] for c in actuators], axis=1) if given else None
         if controls is not None:  # the first row of a trajectory has no control; the control in row k led to that row
             controls = controls[1:] if np.isnan(controls[0]).all() else controls
         values = np.stack([table[c] for c in columns], axis=1) if columns else np.zeros((len(table["time"]), 0))
-        own = _noise_here(noise or {}, columns, own_columns - {"time", *actuators}, path.name)
-        return Log(table["time"], values, columns, controls, own, name=path.stem, **others)
+        own = _noise_here(noise or {}, columns, own_columns - {"time", *actuators}, name)
+        return Log(table["time"], values, columns, controls, own, name=Path(name).stem, **others)
 
     def between(self, first: int, last: int, start: tuple[Any, Any] | None = None) -> "Log":
         """Rows first to last, both included."""
@@ -182,6 +196,32 @@ class Log:
             before=before,
             name=self.name if whole else f"{self.name}[{first}:{last}]",
         )  # fmt: skip
+
+
+def _table_of(
+    source: Any, model: Model, columns: Mapping[str, str] | None, clock: str | None
+) -> tuple[dict[str, np.ndarray], str, str, bool]:
+    """The columns of a source, its name, a sentence about clock and units, and whether nan means "not measured"."""
+    if not isinstance(source, str | os.PathLike):
+        table, name = chosen(frame_columns(source), columns, "the frame"), "frame"
+    else:
+        path = Path(source)
+        if not path.exists():
+            raise FileNotFoundError(f"there is no log file '{path}'.")
+        if path.is_dir() or path.suffix == ".mcap":
+            from flexor.identify.messages import read_messages
+
+            table, origin = read_messages(path, model.topology, columns, clock)
+            return table, path.name, origin, True
+        table, name = chosen(_read_table(path, model, columns), columns, f"'{path.name}'"), path.name
+    if clock is not None:
+        raise ValueError(f"`clock` chooses one of the clocks of messages, and '{name}' has the column 'time'.")
+    return table, name, "clock: the column 'time'; units: SI (s, rad, m, N, N m)", False
+
+
+def _converted_units(units: Mapping[str, str] | None) -> str:
+    """What `units` said, for the sentence about them."""
+    return "".join(f", {pattern} in {unit}" for pattern, unit in (units or {}).items())
 
 
 def _noise_here(
@@ -199,60 +239,27 @@ def _columns_of(t: Topology) -> set[str]:
             *(f"u.{a.name}" for a in t.actuators)}  # fmt: skip
 
 
-def _read_table(path: Path, model: Model) -> dict[str, np.ndarray]:
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no log file '{path}'.")
+def _read_table(path: Path, model: Model, columns: Mapping[str, str] | None) -> dict[str, np.ndarray]:
+    """The columns of a file by name: those of a trajectory of the robot, or as they are in the file."""
     if path.suffix == ".csv":
-        return _read_csv(path)
-    if path.suffix in (".h5", ".hdf5", ".npz"):
-        try:
-            trajectory = Trajectory.load(path, model)
-        except ValueError:
-            return _read_columns(path)
-        log = Log.of(trajectory)
-        t = model.topology
-        u = np.concatenate([np.full((1, t.nu), np.nan), np.asarray(trajectory.u)])
-        controls = {f"u.{a.name}": u[:, i] for i, a in enumerate(t.actuators)}
-        return {"time": log.time, **{c: log.values[:, i] for i, c in enumerate(log.columns)}, **controls}
-    raise ValueError(f"'{path.name}' must end in .csv, .h5, .hdf5, .npz.")
-
-
-def _read_csv(path: Path) -> dict[str, np.ndarray]:
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        head, *rows = [row for row in csv.reader(file, skipinitialspace=True) if row] or [[]]
-    if not rows:
-        raise ValueError(f"'{path.name}' holds no rows below a line of column names.")
-    for i, row in enumerate(rows):
-        if len(row) != len(head):
-            raise ValueError(f"'{path.name}' names {len(head)} columns, but row {i} has {len(row)} numbers.")
-    try:
-        table = np.array([[float(x) if x.strip() else np.nan for x in row] for row in rows])
-    except ValueError as error:
-        raise ValueError(f"'{path.name}' holds something that is not a number: {error}.") from error
-    columns = {c.strip(): table[:, i] for i, c in enumerate(head)}
-    return {c: x for c, x in columns.items() if not c.startswith("tap.")}
-
-
-def _read_columns(path: Path) -> dict[str, np.ndarray]:
-    try:
-        if path.suffix == ".npz":
-            with np.load(path) as file:
-                table = {name: np.asarray(file[name], float) for name in file.files}
-        else:
-            import h5py
-
-            with h5py.File(path, "r") as file:
-                table = {name: np.asarray(value, float) for name, value in file.items()}
-    except Exception as error:  # zip, HDF5 and NumPy have many ways to say that a file is broken
+        return read_csv(path)
+    if path.suffix == ".parquet":
+        return read_parquet(path)
+    if path.suffix not in (".h5", ".hdf5", ".npz"):
         raise ValueError(
-            f"'{path.name}' is neither a trajectory of the robot nor a file of columns, or it is corrupt: {error}."
-        ) from error
-    for name, column in table.items():
-        if column.shape != (len(table.get("time", column)),):
-            raise ValueError(
-                f"'{path.name}': the column '{name}' has shape {column.shape}; it needs a number for each time."
-            )
-    return table
+            f"'{path.name}' must end in .csv, .h5, .hdf5, .npz, .parquet or .mcap, or be the folder of a ROS 2 bag."
+        )
+    if columns is not None:
+        return read_columns(path)
+    try:
+        trajectory = Trajectory.load(path, model)
+    except ValueError:
+        return read_columns(path)
+    log = Log.of(trajectory)
+    t = model.topology
+    u = np.concatenate([np.full((1, t.nu), np.nan), np.asarray(trajectory.u)])
+    controls = {f"u.{a.name}": u[:, i] for i, a in enumerate(t.actuators)}
+    return {"time": log.time, **{c: log.values[:, i] for i, c in enumerate(log.columns)}, **controls}
 
 
 def check_against(log: Log, model: Model, *, units: bool = True) -> None:
