@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Float
 
 from flexor.control.force_problem import (
     ForceProblem,
@@ -36,19 +36,11 @@ from flexor.control.force_problem import (
     slacks,
     transposed,
 )
+from flexor.control.forces import AbstractForces, ForceSolution
 from flexor.simd import stored
 
 
-class ForceSolution(NamedTuple):
-    """Forces of the feet on the robot, in N, those of the first step first; whether they are within the tolerance, and the number
-    of iterations. Unconverged forces still obey all bounds."""
-
-    forces: Float[Array, "horizon foot 3"]
-    converged: Bool[Array, ""]
-    iterations: Int[Array, ""]
-
-
-class InteriorPoint(eqx.Module):
+class InteriorPoint(AbstractForces):
     """The settings of the method. It stops where neither a slack times its multiplier nor the derivative of the Lagrangian is
     above `tolerance` times the weight of the effort, forces in units of the robot's weight.
 
