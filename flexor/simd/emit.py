@@ -21,7 +21,7 @@ FLOAT = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "fre
 INTEGER = {"add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl", "ashr": "ashr",
            "lshr": "lshr"}  # fmt: skip
 INTRINSIC = {"abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "rint": "rint", "trunc": "trunc",
-             "max": "maximum", "min": "minimum", "copysign": "copysign", "fma": "fma"}  # fmt: skip
+             "max": "maximum", "min": "minimum", "copysign": "copysign", "fma": "fma", "library log": "log"}  # fmt: skip
 
 
 class Argument(NamedTuple):

@@ -170,7 +170,7 @@ def expm1(p: Program, x: int) -> int:
     return m.when(m.test("eq", x, m.c(0)), x, m.when(m.test("eq", x, m.c(np.inf)), x, value))
 
 
-def _log_parts(m: Maths, x: int) -> tuple[int, int]:
+def log_parts(m: Maths, x: int) -> tuple[int, int]:
     """k and f with x = 2^k (1 + f), 1 + f between sqrt(1/2) and sqrt(2), for positive finite x."""
     p, shift = m.p, m.digits + 2
     tiny = m.test("lt", x, m.c(np.finfo(m.t).tiny))
@@ -192,7 +192,7 @@ def _log_edges(m: Maths, x: int, value: int) -> int:
 
 def log(p: Program, x: int) -> int:
     m = Maths(p, p.dtype[x])
-    k, f = _log_parts(m, x)
+    k, f = log_parts(m, x)
     s = m.div(f, m.add(f, m.c(2)))
     z = m.mul(s, s)
     # log(1 + f) = f - s (f - z P): the leading term carries no rounding error
@@ -238,7 +238,7 @@ def _power_double(m: Maths, x: int, y: int) -> int:
     """exp(y log|x|) with the logarithm in two doubles, then the special cases of C's pow."""
     p = m.p
     a = m.one("abs", x)
-    k, f = _log_parts(m, a)
+    k, f = log_parts(m, a)
     high, low = _log_double(m, k, f)
     product = m.mul(y, high)
     rest = m.fma(y, low, m.fma(y, high, m.one("neg", product)))

@@ -1,14 +1,16 @@
-"""The inverse error function, by which `jax.random.normal` turns uniform numbers into normal ones.
+"""The inverse error function, by which `jax.random.normal` turns uniform numbers into normal ones. It is XLA's own arithmetic,
+operation by operation, so that kernels draw the numbers that XLA draws, to the bit.
 
 Giles, "Approximating the erfinv function" (GPU Computing Gems, 2012): x P(w), w = -log(1 - x^2), with a polynomial for each range
-of w; the same polynomials as XLA's.
+of w. log(1 + t) is Cephes' quotient of polynomials for small t; beyond, Cephes' `logf` in single precision and the C library's
+`log` in double. Products are fused into sums where LLVM fuses them for XLA.
 """
 
 from collections.abc import Sequence
 
 import numpy as np
 
-from flexor.simd.functions import Maths, log1p
+from flexor.simd.functions import Maths, log_parts
 from flexor.simd.program import Program
 
 # ranges of w in single precision: below 5, in powers of w - 2.5; above, of sqrt(w) - 3
@@ -37,10 +39,21 @@ DOUBLE = (
      -3.789465440126737e-09, 1.5076572693500548e-09, -2.5556418169965252e-10, -2.7109920616438573e-11),
 )  # fmt: skip
 
+# log(1 + t) = t - t^2 / 2 + t^3 P(t) / Q(t) for |t| < sqrt(2) - 1 (Cephes, log1p)
+SMALL = 0.41421356237309504
+P = (4.5270000862445199635215e-5, 4.9854102823193375972212e-1, 6.5787325942061044846969, 2.9911919328553073277375e1,
+     6.0949667980987787057556e1, 5.7112963590585538103336e1, 2.0039553499201281259648e1)  # fmt: skip
+Q = (1.0, 1.5062909083469192043167e1, 8.3047565967967209469434e1, 2.2176239823732856465394e2, 3.0909872225312059774938e2,
+     2.1642788614495947685003e2, 6.0118660497603843919306e1)  # fmt: skip
+# log(1 + f) = f - f^2 / 2 + f^3 R(f) for 1 + f between sqrt(1/2) and sqrt(2) (Cephes, logf)
+R = (7.0376836292e-2, -1.1514610310e-1, 1.1676998740e-1, -1.2420140846e-1, 1.4249322787e-1, -1.6668057665e-1,
+     2.0000714765e-1, -2.4999993993e-1, 3.3333331174e-1)  # fmt: skip
+LN2_HIGH, LN2_LOW = 0.693359375, -2.12194440e-4
+
 
 def erf_inv(p: Program, x: int) -> int:
     m = Maths(p, p.dtype[x])
-    w = m.one("neg", log1p(p, m.mul(x, m.one("neg", x))))
+    w = m.one("neg", _log1p(m, m.mul(x, m.one("neg", x))))
     root = m.one("sqrt", w)
     if m.single:
         near = m.test("lt", w, m.c(5))
@@ -60,3 +73,30 @@ def _horner(m: Maths, x: int, coefficients: Sequence[int]) -> int:
     for k in reversed(coefficients[:-1]):
         value = m.fma(value, x, k)
     return value
+
+
+def _log1p(m: Maths, t: int) -> int:
+    """log(1 + t) for t from -1 to 0."""
+    square = m.mul(t, t)
+    quotient = m.div(_horner(m, t, _constants(m, P)), _horner(m, t, _constants(m, Q)))
+    small = m.add(t, m.fma(square, m.c(-0.5), m.mul(m.mul(t, square), quotient)))
+    return m.when(m.test("lt", m.one("abs", t), m.c(SMALL)), small, _log(m, m.add(t, m.c(1))))
+
+
+def _log(m: Maths, x: int) -> int:
+    """log(x) for x from 0 to 1, nan for others below 0."""
+    if not m.single:
+        return m.one("library log", x)
+    k, f = log_parts(m, x)
+    square = m.mul(f, f)
+    cube = m.mul(square, f)
+    a, b, c = (_horner(m, f, _constants(m, R[i : i + 3])) for i in (0, 3, 6))
+    tail = m.fma(cube, m.fma(cube, m.fma(cube, a, b), c), m.mul(k, m.c(LN2_LOW)))
+    value = m.fma(k, m.c(LN2_HIGH), m.add(m.fma(square, m.c(-0.5), f), tail))
+    value = m.when(m.test("eq", x, m.c(0)), m.c(-np.inf), value)
+    return m.when(m.test("ge", x, m.c(0)), value, m.c(np.nan))
+
+
+def _constants(m: Maths, values: Sequence[float]) -> list[int]:
+    """Constants, from the highest power down, as nodes from the lowest up."""
+    return [m.c(v) for v in reversed(values)]

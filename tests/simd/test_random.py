@@ -40,16 +40,44 @@ def test_the_same_numbers_as_xla(name, keys):
 
 
 @pytest.mark.parametrize("dtype", [SINGLE, DOUBLE])
-def test_normal_numbers(dtype, keys):
-    """The bits they come from are the same, but XLA's log1p in erf_inv is rounded otherwise: most numbers are equal, the others
-    differ in the last digits. Both errors of log1p, some eps, grow by |d normal / d log1p| < 2."""
+def test_normal_numbers_are_those_of_xla_as_users_run_it(dtype, keys):
+    """XLA fuses products into sums when it optimises, which the suite has switched off: other last digits."""
 
     def f(k):
         return jax.random.normal(k, (20,), dtype)
 
-    ours, theirs = np.asarray(fx.simd.vmap(f)(keys)), np.asarray(jax.vmap(f)(keys))
-    assert (ours == theirs).mean() > 0.8
-    assert np.abs(ours - theirs).max() <= 16 * np.finfo(dtype).eps
+    compiled = jax.jit(jax.vmap(f)).lower(keys).compile(compiler_options={"xla_backend_optimization_level": 3})
+    batch = np.asarray(fx.simd.vmap(f)(keys))
+    np.testing.assert_array_equal(batch, compiled(keys))
+    np.testing.assert_array_equal(fx.simd.jit(f)(keys[0]), batch[0])
+    assert 0.98 < batch.std() < 1.02
+
+
+@pytest.mark.parametrize("dtype", [SINGLE, DOUBLE])
+def test_the_inverse_error_function_at_its_edges(dtype):
+    """Exactly XLA's between the ends, in every range of its polynomials; infinite at the ends, nan beyond."""
+    eps = np.finfo(dtype).eps
+    edges = [
+        -1,
+        -1 + eps,
+        -1 + eps / 2,
+        -0.9966,
+        -0.9,
+        -0.65,
+        -0.64,
+        -1e-30,
+        -0.0,
+        0,
+        0.3,
+        1 - eps / 2,
+        1,
+        1.5,
+        np.inf,
+        np.nan,
+    ]
+    x = jnp.asarray([*edges, *np.linspace(-1, 1, 4001)], dtype)
+    compiled = jax.jit(jax.lax.erf_inv).lower(x).compile(compiler_options={"xla_backend_optimization_level": 3})
+    np.testing.assert_array_equal(fx.simd.vmap(jax.lax.erf_inv)(x), compiled(x))
 
 
 def test_a_raw_key_and_a_shared_key():
