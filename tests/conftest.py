@@ -1,9 +1,10 @@
 """All tests run in double precision and, as users do, through kernels; a test that wants XLA says `simd=False`, and
 tests/simd, tests/solvers/test_kernels.py and tests/solvers/test_contract.py compare the two.
 
-The suite is mostly compilation, so XLA is told to compile fast, and what it has compiled is shared between processes and between
-tests, as the kernels are, in a folder of this run. Rank promotion and mixed dtypes are errors, and the shapes in annotations are
-checked at every call (`shapes.py`).
+The suite is mostly compilation. XLA and LLVM are told to compile fast, and what they have compiled is shared between processes
+and between tests, in a folder of this run. tests/simd compiles kernels as users do, as do short runs of benchmarks.
+
+Rank promotion and mixed dtypes are errors, and the shapes in annotations are checked at every call (`shapes.py`).
 """
 
 import atexit
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 # A quarter of the compile time, for programs that run once. Before JAX starts its backend.
 os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0")
 os.environ.setdefault("FLEXOR_SIMD", "on")
+os.environ.setdefault("FLEXOR_SIMD_LEVEL", "0")
 if "FLEXOR_CACHE" not in os.environ:  # not in the processes that this one starts
     folder = os.environ["FLEXOR_CACHE"] = tempfile.mkdtemp(prefix="flexor-tests-")
     os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", os.path.join(folder, "xla"))

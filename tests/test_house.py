@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,63 @@ def test_files_and_functions_stay_short(path):
     functions = [n for n in ast.walk(ast.parse(text)) if isinstance(n, ast.FunctionDef | ast.AsyncFunctionDef)]
     long = {f.name: f.end_lineno - f.lineno + 1 for f in functions if f.end_lineno - f.lineno + 1 > LONGEST_FUNCTION}
     assert not long
+
+
+CONTRACTS = {"AbstractSolver": ("solvers",), "AbstractContact": (), "AbstractIntegrator": ()}
+"""Contracts, and the packages in which code may ask which of its classes an object is of."""
+
+
+def subclasses(contract: str) -> set[str]:
+    """Names of the classes under a contract, its own included."""
+    bases = {}
+    for path in FILES:
+        for node in (n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.ClassDef)):
+            bases[node.name] = {ast.unparse(b).split(".")[-1] for b in node.bases}
+    found = {contract}
+    while more := {name for name, its in bases.items() if its & found} - found:
+        found |= more
+    return found
+
+
+def asked_for(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Lines and names of classes by which code branches: in `isinstance`, `issubclass`, comparisons of `type(x)`, patterns."""
+    for node in ast.walk(tree):
+        asked: list[ast.AST] = []
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in ("isinstance", "issubclass"):
+            asked = node.args[1:]
+        elif isinstance(node, ast.Compare) and "type(" in ast.unparse(node):
+            asked = [node.left, *node.comparators]
+        elif isinstance(node, ast.MatchClass):
+            asked = [node.cls]
+        for part in (x for a in asked for x in ast.walk(a)):
+            if isinstance(part, ast.Name | ast.Attribute):
+                yield node.lineno, part.id if isinstance(part, ast.Name) else part.attr
+
+
+@pytest.mark.parametrize("contract", CONTRACTS)
+def test_nothing_asks_which_solver_contact_model_or_integrator_it_holds(contract):
+    names = subclasses(contract)
+    assert len(names) > 3
+    found = [
+        f"{path.relative_to(PACKAGE)}:{line} asks for {name}"
+        for path in FILES
+        if path.relative_to(PACKAGE).parts[0] not in CONTRACTS[contract]
+        for line, name in asked_for(ast.parse(path.read_text(encoding="utf-8")))
+        if name in names
+    ]
+    assert not found
+
+
+def test_questions_for_a_class_are_found():
+    code = "isinstance(s, fx.NCP | Mixed)\nif type(s) is Penalty: pass\nmatch s:\n    case RK4(): pass\nNCP(iterations=3)"
+    assert sorted(asked_for(ast.parse(code)))[1:] == [
+        (1, "NCP"),
+        (1, "fx"),
+        (2, "Penalty"),
+        (2, "s"),
+        (2, "type"),
+        (4, "RK4"),
+    ]
 
 
 def test_the_library_does_not_print():

@@ -48,9 +48,9 @@ class Mixed(AbstractContact):
         """Raises when the pattern matches no pair."""
         names = [p.name for p in model.topology.pairs]
         if not any(fnmatchcase(n, self.soft) for n in names):
-            known = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
+            listed = ", ".join(names[:8]) + (", …" if len(names) > 8 else "")
             raise ValueError(
-                f"Mixed(soft='{self.soft}') matches no pair of '{model.topology.name}'; it has {known or 'none'}."
+                f"Mixed(soft='{self.soft}') matches no pair of '{model.topology.name}'; it has {listed or 'none'}."
             )
         spinning = [p.name for p in model.topology.pairs if p.condim > 3 and fnmatchcase(p.name, self.soft)]
         if spinning:

@@ -190,8 +190,8 @@ def _corners(model: Model, meshes: np.ndarray) -> tuple[Float[Array, "n 3"], Flo
     if isinstance(model.geoms.vertices, jax.core.Tracer):
         corners = take(lax.stop_gradient(model.geoms.vertices), rows)
         return jnp.min(corners, axis=1), jnp.max(corners, axis=1)
-    known = np.asarray(model.geoms.vertices)[rows]
-    return jnp.asarray(known.min(axis=1)), jnp.asarray(known.max(axis=1))
+    vertices = np.asarray(model.geoms.vertices)[rows]
+    return jnp.asarray(vertices.min(axis=1)), jnp.asarray(vertices.max(axis=1))
 
 
 def _vertex_rows(t: Topology, geoms: np.ndarray, count: int | None = None) -> np.ndarray:

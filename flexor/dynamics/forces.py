@@ -27,7 +27,7 @@ def actuator_force(
     total = pushed(model, q, qd, u, kin)
     by_motors = np.array([t.joints[j].actuated_gravcomp for j in t.dof_joint], dtype=bool)
     if t.compensated and by_motors.any():
-        total = total + jnp.where(by_motors, gravity_compensation(model, _known(model, q, kin)), 0.0)
+        total = total + jnp.where(by_motors, gravity_compensation(model, _kinematics(model, q, kin)), 0.0)
     elif t.nu == 0:
         return total
     bounds = take(model.joints.force_range, t.dof_joint)
@@ -43,14 +43,14 @@ def passive_force(
     joint = t.dof_joint
     force = -take(model.joints.stiffness, joint) * spring_stretch(model, q) - take(model.joints.damping, joint) * qd
     if t.tendons:
-        kin = _known(model, q, kin)
+        kin = _kinematics(model, q, kin)
         J = tendon_jacobian(model, kin)
         length, velocity = tap("tendon.length", tendon_lengths(model, kin, q)), tap("tendon.velocity", matvec(J, qd))
         force = force + tap("tendon.force", tendon_force(model, length, velocity)) @ J
     if not t.compensated:
         return force
     by_motors = np.array([t.joints[j].actuated_gravcomp for j in joint], dtype=bool)
-    return force + jnp.where(by_motors, 0.0, gravity_compensation(model, _known(model, q, kin)))
+    return force + jnp.where(by_motors, 0.0, gravity_compensation(model, _kinematics(model, q, kin)))
 
 
 def tendon_force(
@@ -60,7 +60,7 @@ def tendon_force(
     return -model.tendons.stiffness * tendon_stretch(model, length) - model.tendons.damping * velocity
 
 
-def _known(model: Model, q: Array, kin: Kinematics | None) -> Kinematics:
+def _kinematics(model: Model, q: Array, kin: Kinematics | None) -> Kinematics:
     return forward_kinematics(model, q) if kin is None else kin
 
 

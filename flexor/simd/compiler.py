@@ -70,7 +70,7 @@ def uncollected() -> Iterator[None]:
 
 
 def _key(jaxpr: Any, signature: Signature) -> str:
-    text = f"{fingerprint(jaxpr)}|{signature}|{machine.identity()}|{cache.compiler()}"
+    text = f"{fingerprint(jaxpr)}|{signature}|{machine.identity()}|{machine.level()}|{cache.compiler()}"
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -3,6 +3,7 @@
 import ctypes
 import hashlib
 import itertools
+import os
 import platform
 import threading
 from functools import cache
@@ -12,6 +13,7 @@ import numpy as np
 
 VECTOR_BYTES = (("avx512f", 64), ("avx2", 32), ("neon", 16), ("sse2", 16))
 PATIENCE = 0.05  # seconds between checks of a running compilation
+MOST_TEXT = 16_000_000  # characters of LLVM IR, some 150,000 operations and 4 MB of stack, up to which level 0 is possible
 _lock = threading.Lock()
 _loaded: list[Any] = []
 _numbers = itertools.count()
@@ -77,10 +79,19 @@ def identity() -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _target_machine() -> Any:
+def level() -> int:
+    """How hard LLVM works on machine code: 2 unless FLEXOR_SIMD_LEVEL says otherwise. At level 0 it takes an eighth of the time,
+    and the code, which gives the same numbers, runs more slowly."""
+    chosen = os.environ.get("FLEXOR_SIMD_LEVEL", "2")
+    if chosen not in ("0", "1", "2", "3"):
+        raise ValueError(f"FLEXOR_SIMD_LEVEL must be 0, 1, 2 or 3, got '{chosen}'.")
+    return int(chosen)
+
+
+def _target_machine(level: int) -> Any:
     name, features = processor()
     target = llvm().Target.from_triple(llvm().get_process_triple())
-    return target.create_target_machine(cpu=name, features=features, opt=2, reloc="pic", codemodel="small")
+    return target.create_target_machine(cpu=name, features=features, opt=level, reloc="pic", codemodel="small")
 
 
 def compile_object(text: str) -> bytes:
@@ -112,7 +123,8 @@ def compile_object(text: str) -> bytes:
 
 def _emit(text: str) -> bytes:
     binding = llvm()
-    machine = _target_machine()
+    # at level 0 every value has a place of its own on the stack, so that a large kernel would need more of it than threads have
+    machine = _target_machine(level() if len(text) < MOST_TEXT else max(level(), 2))
     module = binding.parse_assembly(text, context=binding.create_context())
     module.triple = binding.get_process_triple()
     module.data_layout = str(machine.target_data)
@@ -122,7 +134,7 @@ def _emit(text: str) -> bytes:
 @cache
 def _linker() -> Any:
     """LLVM's JIT linker, which keeps code and constants of an object close together."""
-    return llvm().create_lljit_compiler(_target_machine(), use_jit_link=True)
+    return llvm().create_lljit_compiler(_target_machine(2), use_jit_link=True)
 
 
 def load(code: bytes, name: str) -> int:

@@ -20,10 +20,11 @@ Activated = tuple[tuple[Control, ...], Float[Array, " na"] | None]
 
 
 class AbstractIntegrator(eqx.Module):
-    """A one-step method. `impulses` says whether velocity-level contact can be solved within its step, `stages` how often it
-    asks for accelerations."""
+    """A one-step method. `impulses` says whether velocity-level contact can be solved within its step, `moves_by_velocity`
+    whether q+ = q (+) dt qd+, and `stages` how often it asks for accelerations."""
 
     impulses: ClassVar[bool] = False
+    moves_by_velocity: ClassVar[bool] = False
     stages: ClassVar[int] = 1
 
     @abc.abstractmethod
@@ -47,6 +48,7 @@ class SemiImplicitEuler(AbstractIntegrator):
     """qd+ = qd + h a(q, qd), q+ = q (+) h qd+. Order one, symplectic for conservative systems."""
 
     impulses: ClassVar[bool] = True
+    moves_by_velocity: ClassVar[bool] = True
 
     def advance(
         self, model: Model, acceleration: Acceleration, q: Array, qd: Array, dt: Float[Array, ""]

@@ -113,7 +113,7 @@ class RigidSolver(AbstractSolver):
     def moves_by_velocity(self, model: Model) -> bool:
         t = model.topology
         stops = any(j.limited for j in t.joints) or len(t.limited_tendons) > 0
-        return isinstance(self.integrator, SemiImplicitEuler) and not t.pairs and not stops and not t.na
+        return self.integrator.moves_by_velocity and not t.pairs and not stops and not t.na
 
     def acceleration(
         self, model: Model, q: Array, qd: Array, control: Control, extra_inertia: Array | None = None

@@ -1,4 +1,5 @@
-"""The whole contract of a solver, on every solver: records, taps, augmentation, time steps, batches, derivatives, kernels."""
+"""The whole contract of a solver, on every solver: records, taps, augmentation, time steps, batches, derivatives, files,
+kernels."""
 
 import equinox as eqx
 import jax
@@ -137,6 +138,18 @@ def test_gradients_or_a_sentence(any_scene):  # noqa: F811
     np.testing.assert_allclose(jax.grad(end)(zero), difference, rtol=0.02 if single else 1e-6, atol=0.02 if single else 1e-6)
 
 
+def test_saved_and_opened_it_goes_on_to_the_same_bits(any_scene, tmp_path):  # noqa: F811
+    """The simulator is equal in structure and numbers, and so is what it computes."""
+    sim = any_scene.simulator()
+    again = fx.open(sim.save(tmp_path / "sim"))
+    assert jax.tree.structure(again) == jax.tree.structure(sim)
+    runs = [s.rollout(any_scene.start(s), any_scene.controls(STEPS)) for s in (sim, again)]
+    for pair in ((sim, again), runs):
+        for x, y in zip(*map(jax.tree.leaves, pair), strict=True):
+            assert (type(x), np.asarray(x).dtype) == (type(y), np.asarray(y).dtype)
+            np.testing.assert_array_equal(x, y)
+
+
 @pytest.mark.parametrize("name", SUBSTEPPED)
 @pytest.mark.parametrize("simd", [True, False], ids=["kernels", "XLA"])
 def test_records_through_substeps(name, simd):
@@ -271,19 +284,3 @@ def test_policies_draw_random_numbers(simd):
         noise = jnp.stack([jax.random.normal(jax.random.fold_in(steps, i)) for i in range(6)])
         np.testing.assert_allclose(together[k], noise - jax.random.normal(init), atol=1e-14)
     np.testing.assert_array_equal(inputs(keys[0]), inputs(keys[0]))
-
-
-def test_nothing_outside_of_the_solvers_asks_which_solver_it_holds():
-    import re
-    from pathlib import Path
-
-    package = Path(fx.__file__).parent
-    asks = re.compile(r"isinstance\([^)]*(solver|Solver)\b|type\([\w.]*solver\)\s*(is|==)|\.kernels\b")
-    found = [
-        f"{path.relative_to(package)}:{i}"
-        for path in package.rglob("*.py")
-        if path.parent.name not in ("solvers", "simd")
-        for i, line in enumerate(path.read_text().splitlines(), 1)
-        if asks.search(line)
-    ]
-    assert not found
