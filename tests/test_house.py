@@ -100,7 +100,7 @@ CONTRACTS = {"AbstractSolver": ("solvers",), "AbstractContact": (), "AbstractInt
 
 
 def subclasses(contract: str) -> set[str]:
-    """Names of the classes under a contract, its own included."""
+    """Names of the classes under a contract."""
     bases = {}
     for path in FILES:
         for node in (n for n in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) if isinstance(n, ast.ClassDef)):
@@ -108,7 +108,7 @@ def subclasses(contract: str) -> set[str]:
     found = {contract}
     while more := {name for name, its in bases.items() if its & found} - found:
         found |= more
-    return found
+    return found - {contract}  # whether something is a solver at all may be asked: it may be a name instead
 
 
 def asked_for(tree: ast.AST) -> Iterator[tuple[int, str]]:
