@@ -24,13 +24,12 @@ from flexor.identify import chain
 from flexor.identify.segments import Segments
 from flexor.model.charts import Coordinates
 from flexor.model.model import Control, Model, State
+from flexor.simd import store
 from flexor.solvers import Simulator
 from flexor.spatial import take
 
 Observe = Callable[[Model, State, dict[str, Array]], Array]
 Build = Callable[[Model, dict[str, Array]], Model]
-KEPT = 16  # compiled programs
-_programs: dict[Hashable, Callable[..., Any]] = {}
 MOST = 2**20  # numbers of a Jacobian at a time
 HASTE = {"xla_backend_optimization_level": 0}
 START_RIDGE = 1e-6  # precision of a start in units of a chart: keeps its equations solvable where the data say nothing
@@ -298,13 +297,13 @@ def program(problem: Problem, f: Callable[..., Any], *fixed: Any, hasty: bool = 
     XLA's optimisations, which shortens the compilation."""
     plain = type(problem) is Problem
     blank = problem.blank if plain else problem
-    key = (f, fixed, blank.key() if plain else problem)
-    if key not in _programs:
-        while len(_programs) >= KEPT:
-            _programs.pop(next(iter(_programs)))
+    key = ("identification", f, fixed, blank.key() if plain else problem)
+
+    def make() -> Callable[..., Any]:
         options = HASTE if hasty else None
-        _programs[key] = jax.jit(lambda data, *args: f(blank.bind(data), *fixed, *args), compiler_options=options)
-    return partial(_programs[key], problem.data)
+        return jax.jit(lambda data, *args: f(blank.bind(data), *fixed, *args), compiler_options=options)
+
+    return partial(store.keep(key, make), problem.data)
 
 
 class Columns(eqx.Module):
