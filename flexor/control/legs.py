@@ -5,7 +5,7 @@ level. All of it follows from the model: no robot has its name here.
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 
 import equinox as eqx
@@ -77,6 +77,17 @@ class Legs(eqx.Module):
         """Distances of the feet from the ground."""
         radii = jnp.stack([model.geoms.size[k, 0] for k in self.feet])
         return self.foot_positions(model, kin)[:, 2] - radii - self.level(model)
+
+    def soles(self, model: Model) -> tuple[tuple[int, ...], ...]:
+        """Which spheres belong together, those of one body: a foot may stand on several."""
+        bodies = [model.topology.geoms[k].body for k in self.feet]
+        return tuple(tuple(i for i, b in enumerate(bodies) if b == body) for body in dict.fromkeys(bodies))
+
+    def per_sole(
+        self, model: Model, x: Float[Array, " nfoot *n"], reduce: Callable[..., Array]
+    ) -> Float[Array, " nsole *n"]:
+        """A number or vector for each foot, of those of its spheres: their mean or minimum."""
+        return jnp.stack([reduce(x[np.array(rows)], axis=0) for rows in self.soles(model)])
 
     def heights(self, model: Model, kin: Kinematics, bodies: tuple[int, ...]) -> Float[Array, " n"]:
         """Heights of the origins of bodies above the ground."""

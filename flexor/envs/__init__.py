@@ -6,6 +6,7 @@ from flexor.envs.batch import batched
 from flexor.envs.cartpole import CartpoleSwingUp
 from flexor.envs.episode import Episode, Transition, advance, check, start
 from flexor.envs.franka import Reach
+from flexor.envs.joystick import Commands, Joystick
 from flexor.envs.legged import Legs, on_its_feet
 from flexor.envs.randomised import AbstractDraw, Between, Drawn, Pushes, Randomised, Scaled, Shifted
 from flexor.envs.table import TASKS, make
@@ -22,9 +23,11 @@ __all__ = [
     "AntSpinTrack",
     "Between",
     "CartpoleSwingUp",
+    "Commands",
     "Delayed",
     "Drawn",
     "Episode",
+    "Joystick",
     "Legs",
     "Pushes",
     "Randomised",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
-from flexor.envs import gymnasium_table
+from flexor.envs import gymnasium_table, joysticks
 from flexor.envs.ant import AntRun, AntSpin, AntSpinTrack
 from flexor.envs.cartpole import CartpoleSwingUp
 from flexor.envs.episode import check
@@ -24,6 +24,7 @@ TASKS: Mapping[str, Callable[..., AbstractTask]] = {
     "anymal-side": anymal_side,
     "franka-reach": Reach.build,
     "franka-reach-torque": Reach.by_torque,
+    **joysticks.BUILDERS,
     **gymnasium_table.BUILDERS,
 }
 """Tasks that come with flexor: what makes each, and takes its options."""
