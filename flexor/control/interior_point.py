@@ -50,7 +50,7 @@ class InteriorPoint(AbstractForces):
     """
 
     iterations: int = eqx.field(static=True, default=30)
-    tolerance: float = 3e-5
+    tolerance: float = 1e-5
     inside: float = 0.01
     centring: float = 0.01
     backoff: float = 0.95
