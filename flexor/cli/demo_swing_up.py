@@ -13,7 +13,6 @@ from flexor.cli.demo_runs import Run
 from flexor.envs import AbstractTask, make
 from flexor.learn import play, recipe, train
 from flexor.learn.policy import Policy, policy_of
-from flexor.learn.ppo import first
 from flexor.robots import load
 from flexor.solvers import Simulator
 
@@ -71,7 +70,7 @@ def single(task: AbstractTask) -> AbstractTask:
 
 def untrained(task: AbstractTask) -> Policy:
     """What training starts with."""
-    learner = first(recipe(task).algorithm, task.observations, task.actions, jax.random.key(0), task.sim.model.dtype)
+    learner = recipe(task).algorithm.first(task, jax.random.key(0))
     return policy_of(learner.actor, task)
 
 

@@ -10,7 +10,7 @@ import typer
 from flexor.cli import console
 from flexor.cli.loading import use_float64
 
-AlgorithmName = StrEnum("AlgorithmName", ["ppo"])
+AlgorithmName = StrEnum("AlgorithmName", ["ppo", "shac"])
 
 
 def train(
@@ -18,7 +18,7 @@ def train(
     solver: Annotated[
         str | None, typer.Option(help='Whose physics: a name, {name="penalty", substeps=8}, or a learned solver\'s file.')
     ] = None,
-    algorithm: Annotated[AlgorithmName, typer.Option(help="How to learn.")] = AlgorithmName.ppo,
+    algorithm: Annotated[AlgorithmName, typer.Option(help="By rewards, or by derivatives.")] = AlgorithmName.ppo,
     seed: Annotated[int, typer.Option(help="All that is random follows from it.")] = 0,
     until: Annotated[float | None, typer.Option(metavar="RETURN", help="Stop at this mean return.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes of training.")] = None,
@@ -47,37 +47,39 @@ def train(
     folder = Path(task.rpartition(":")[2]) if output is None else output
     if fresh:
         (folder / CHECKPOINT).unlink(missing_ok=True)
-    how = _algorithm(made, sizes)
+    found = _recipe(made, algorithm)
+    how = _algorithm(found, sizes)
     given = {"seed": seed, "wanted": until, "minutes": minutes, "iterations": iterations, "robots": robots, "steps": steps}
-    options = _training(made, {name: x for name, x in given.items() if x is not None})
+    options = _training(found, {name: x for name, x in given.items() if x is not None})
     policy = _run(made, how, options, folder, tensorboard)
     policy = dataclasses.replace(policy, card={**policy.card, "recipe": recipe.table()})
     file = policy.save(folder / "policy.safetensors")
     _print(policy, options, [file, file.with_suffix(".json"), folder / "history.csv"])
 
 
-def _algorithm(task: Any, sizes: str | None) -> Any:
-    """What the task's recipe says, with other layers if asked for."""
-    from flexor.learn import recipe
+def _recipe(task: Any, algorithm: AlgorithmName) -> Any:
+    from flexor.learn import PPO, SHAC, recipe
 
-    algorithm = recipe(task).algorithm
+    return recipe(task, PPO if algorithm is AlgorithmName.ppo else SHAC)
+
+
+def _algorithm(recipe: Any, sizes: str | None) -> Any:
+    """What a recipe says, with other layers if asked for."""
     if sizes is None:
-        return algorithm
+        return recipe.algorithm
     try:
         hidden = tuple(int(n) for n in sizes.split(","))
     except ValueError:
         hidden = ()
     if not hidden or min(hidden) < 1:
         raise ValueError(f"--sizes takes positive whole numbers with commas between them, such as 128,64,32; got '{sizes}'.")
-    return dataclasses.replace(algorithm, sizes=hidden)
+    return dataclasses.replace(recipe.algorithm, sizes=hidden)
 
 
-def _training(task: Any, given: dict[str, Any]) -> Any:
-    """Options of a run, those of the task's recipe where nothing is given; with a bound of time there is none of iterations."""
-    from flexor.learn import recipe
-
+def _training(recipe: Any, given: dict[str, Any]) -> Any:
+    """Options of a run, those of the recipe where nothing is given; with a bound of time there is none of iterations."""
     endless = {"iterations": 10**6} if "minutes" in given else {}
-    return dataclasses.replace(recipe(task).options, **{**endless, **given})
+    return dataclasses.replace(recipe.options, **{**endless, **given})
 
 
 def _run(task: Any, algorithm: Any, options: Any, folder: Path, tensorboard: bool) -> Any:

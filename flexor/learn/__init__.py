@@ -1,16 +1,22 @@
-"""Learning to do tasks: the loop in the kernel, PPO, policies as artefacts and what they are worth."""
+"""Learning to do tasks: the loop in the kernel, PPO, SHAC, policies as artefacts and what they are worth."""
 
 from flexor.learn.actor import Actor, Norm, Perceptron
+from flexor.learn.algorithm import AbstractAlgorithm, AbstractLearner
 from flexor.learn.evaluate import Evaluation, evaluate, play, summary
 from flexor.learn.loop import Experience, Loop
 from flexor.learn.policy import Policy, load
 from flexor.learn.ppo import PPO
-from flexor.learn.recipe import RECIPES, Recipe, Training, recipe
+from flexor.learn.recipe import ANALYTIC, RECIPES, Recipe, Training, recipe
+from flexor.learn.shac import SHAC
 from flexor.learn.train import train
 
 __all__ = [
+    "ANALYTIC",
     "PPO",
     "RECIPES",
+    "SHAC",
+    "AbstractAlgorithm",
+    "AbstractLearner",
     "Actor",
     "Evaluation",
     "Experience",

@@ -10,6 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from flexor.learn.pieces import mean_over
+
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "relu": lambda x: jnp.maximum(x, 0),
     "tanh": jnp.tanh,
@@ -67,10 +69,12 @@ class Norm(eqx.Module):
         spread = (None,) * (x.ndim - 1)
         return jnp.clip((x - self.mean[spread]) / self.deviation[spread], -self.bound, self.bound)
 
-    def merged(self, x: Float[Array, "m n"]) -> "Norm":
+    def merged(self, x: Float[Array, "robots steps n"]) -> "Norm":
         """With further observations."""
-        n = jnp.asarray(x.shape[0], self.count.dtype)
-        mean, square = jnp.mean(x, axis=0), jnp.var(x, axis=0)
+        n = jnp.asarray(x.shape[0] * x.shape[1], self.count.dtype)
+        robots, steps = jnp.arange(x.shape[0]), x.shape[1]
+        mean = mean_over(lambda some: jnp.mean(x[some], axis=(0, 1)), robots, steps=steps)
+        square = mean_over(lambda some: jnp.mean((x[some] - mean[None, None]) ** 2, axis=(0, 1)), robots, steps=steps)
         total = self.count + n
         delta = mean - self.mean
         both = self.count * self.square + n * square + delta**2 * (self.count * n / total)

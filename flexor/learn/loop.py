@@ -88,8 +88,7 @@ class Loop:
 
     def __init__(self, task: AbstractTask, *, steps: int, threads: int | None = None):
         check(task)
-        if not 1 <= steps <= task.length:
-            raise ValueError(f"a stretch of {task.name} must have between 1 and {task.length} steps, got {steps}.")
+        check_stretch(task, steps)
         self.task, self.steps = task, steps
         self._start: Callable[..., Any] = batched(lambda t, _, key: start(t, key), task, threads=threads)
         self._run: Callable[..., Any] = batched(lambda t, actor, e: stretch(t, actor, e, steps), task, threads=threads)
@@ -103,6 +102,12 @@ class Loop:
         """Where the robots are after a stretch, and what they lived through."""
         out: tuple[Episode, Experience] = self._run(actor, episodes)
         return out
+
+
+def check_stretch(task: AbstractTask, steps: int) -> None:
+    """Raises where a stretch is longer than an episode."""
+    if not 1 <= steps <= task.length:
+        raise ValueError(f"a stretch of {task.name} must have between 1 and {task.length} steps, got {steps}.")
 
 
 def check_terms(task: AbstractTask, tally: Tally) -> None:

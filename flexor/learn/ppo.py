@@ -16,15 +16,18 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PRNGKeyArray
 
+from flexor.envs import AbstractTask, Episode
 from flexor.learn.actor import Actor, Norm, Perceptron
-from flexor.learn.loop import Experience
+from flexor.learn.algorithm import AbstractAlgorithm, AbstractLearner, Turn
+from flexor.learn.loop import Experience, Loop
+from flexor.learn.pieces import PIECE, mean_over
 
 
 @dataclass(frozen=True)
-class PPO:
-    """How to learn: `epochs` over a stretch in `minibatches` parts, small enough for a processor's cache. `sizes` are the
-    hidden layers of actor and critic. The rate starts at `rate` and stays below `highest_rate`. Other defaults are those of
-    NeRD's experiments."""
+class PPO(AbstractAlgorithm):
+    """How to learn: `epochs` over a stretch in `minibatches` parts, whose gradients are summed over pieces of at most `piece`
+    steps, small enough for a core's cache. `sizes` are the hidden layers of actor and critic. The rate starts at `rate` and stays
+    below `highest_rate`. Other defaults are those of NeRD's experiments."""
 
     sizes: tuple[int, ...] = (128, 64, 32)
     activation: str = "relu"
@@ -33,6 +36,7 @@ class PPO:
     clip: float = 0.2
     epochs: int = 3
     minibatches: int = 16
+    piece: int = PIECE
     rate: float = 3e-4
     highest_rate: float = 1e-2
     divergence: float = 0.008
@@ -41,8 +45,21 @@ class PPO:
     entropy_share: float = 0.0
     first_deviation: float = 1.0
 
+    def first(self, task: AbstractTask, key: PRNGKeyArray) -> "Learner":
+        return first(self, task.observations, task.actions, key, task.sim.model.dtype)
 
-class Learner(eqx.Module):
+    def turns(self, task: AbstractTask, *, steps: int, threads: int | None = None) -> Turn:
+        loop = Loop(task, steps=steps, threads=threads)
+
+        def turn(learner: Learner, episodes: Episode, key: PRNGKeyArray) -> Any:
+            episodes, lived = loop(learner.actor, episodes)
+            learner, figures = update(self, learner, lived, key)
+            return learner, episodes, lived, figures
+
+        return turn
+
+
+class Learner(AbstractLearner):
     """What is learned, and the state of the optimiser."""
 
     actor: Actor
@@ -76,8 +93,9 @@ def _trained(actor: Actor, critic: Perceptron) -> Any:
     return actor.net, actor.log_deviation, critic
 
 
-def advantages(options: PPO, x: Experience, values: Array, cut: Array, last: Array) -> Array:
-    """Generalised advantages (Schulman et al. 2016) of every step, from values of observations, of `x.cut` and of `x.last`."""
+def advantages(options: Any, x: Experience, values: Array, cut: Array, last: Array) -> Array:
+    """Generalised advantages (Schulman et al. 2016) of every step, from values of observations, of `x.cut` and of `x.last`.
+    `options` have a `discount` and a `trace`."""
     following = jnp.concatenate([values[:, 1:], last[:, None]], axis=1)
     following = jnp.where(x.truncated, cut[:, None], jnp.where(x.ended, 0, following))
     delta = x.rewards + options.discount * following - values
@@ -107,14 +125,15 @@ def update(options: PPO, learner: Learner, x: Experience, key: PRNGKeyArray) -> 
     robots = x.rewards.shape[0]
     if robots % options.minibatches:
         raise ValueError(f"{robots} robots do not divide into {options.minibatches} minibatches.")
-    lesson, norm, facts = _prepared(options, learner, x)
+    lesson, norm, facts = prepared(options, learner, x)
     weights, figures = eqx.tree_at(lambda o: o.actor.norm, learner, None), []
     for k in jax.random.split(key, options.epochs):
         for rows in jax.random.permutation(k, robots).reshape(options.minibatches, -1):
             weights, found = _minibatch(options, weights, lesson, rows)
             figures.append(found)
         far = jnp.mean(jnp.stack([f["divergence"] for f in figures[-options.minibatches :]]))
-        weights = eqx.tree_at(lambda o: o.rate, weights, _adapted(options, weights.rate, far))
+        rate = adapted(weights.rate, far, options.divergence, options.highest_rate)
+        weights = eqx.tree_at(lambda o: o.rate, weights, rate)
     means = {name: jnp.mean(jnp.stack([f[name] for f in figures])) for name in figures[0]}
     learner = eqx.tree_at(lambda o: o.actor.norm, weights, norm, is_leaf=lambda z: z is None)
     deviation = jnp.mean(jnp.exp(learner.actor.log_deviation))
@@ -122,7 +141,7 @@ def update(options: PPO, learner: Learner, x: Experience, key: PRNGKeyArray) -> 
 
 
 @eqx.filter_jit
-def _prepared(options: PPO, learner: Learner, x: Experience) -> tuple[Lesson, Norm, dict[str, Array]]:
+def prepared(options: PPO, learner: Learner, x: Experience) -> tuple[Lesson, Norm, dict[str, Array]]:
     """What is to be learned, the norm with these observations, and the share of the returns' variance that values explain."""
     norm = learner.actor.norm
 
@@ -135,7 +154,7 @@ def _prepared(options: PPO, learner: Learner, x: Experience) -> tuple[Lesson, No
     scaled = (gain - jnp.mean(gain)) / (jnp.std(gain) + 1e-8)
     chances = _log_chance(x.noise, learner.actor.log_deviation)
     explained = 1 - jnp.mean(gain**2) / jnp.maximum(jnp.var(wanted), 1e-8)
-    merged = norm.merged(x.observations.reshape(-1, x.observations.shape[-1]))
+    merged = norm.merged(x.observations)
     return Lesson(norm(x.observations), x.actions, chances, scaled, wanted), merged, {"explained": explained}
 
 
@@ -148,21 +167,29 @@ def _log_chance(noise: Float[Array, "*n m"], log_deviation: Float[Array, " m"]) 
 def _minibatch(options: PPO, learner: Learner, lesson: Lesson, rows: Array) -> tuple[Learner, dict[str, Array]]:
     import optax
 
-    some = jax.tree.map(lambda z: z[rows].reshape(-1, *z.shape[2:]), lesson)
     weights = _trained(learner.actor, learner.critic)
-    gradient, figures = jax.grad(_loss, argnums=1, has_aux=True)(options, weights, some)
+    gradient, figures = _gradient(options, weights, lesson, rows)
     step, memory = optimiser(options).update(gradient, learner.memory, weights)
     net, deviation, critic = optax.apply_updates(weights, jax.tree.map(lambda s: -learner.rate * s, step))
     actor = Actor(learner.actor.norm, net, deviation)
     return Learner(actor, critic, memory, learner.rate), figures
 
 
-def _adapted(options: PPO, rate: Array, divergence: Array) -> Array:
-    """The rate after an epoch whose mean divergence this was."""
-    factor = jnp.where(
-        divergence > 2 * options.divergence, 1 / 1.5, jnp.where(divergence < 0.5 * options.divergence, 1.5, 1.0)
-    )
-    return jnp.clip(rate * factor.astype(rate.dtype), 1e-6, options.highest_rate)
+def _gradient(options: PPO, weights: Any, lesson: Lesson, rows: Array) -> tuple[Any, dict[str, Array]]:
+    """The gradient of the loss over all steps of some robots, and figures: the mean of those of pieces."""
+
+    def one(some: Array) -> tuple[Any, dict[str, Array]]:
+        part = jax.tree.map(lambda z: z[some].reshape(-1, *z.shape[2:]), lesson)
+        gradient, figures = jax.grad(_loss, argnums=1, has_aux=True)(options, weights, part)
+        return gradient, figures
+
+    return mean_over(one, rows, steps=lesson.gain.shape[1], piece=options.piece)  # type: ignore[no-any-return]
+
+
+def adapted(rate: Array, divergence: Array, wanted: float, highest: float) -> Array:
+    """The rate after steps whose mean divergence this was."""
+    factor = jnp.where(divergence > 2 * wanted, 1 / 1.5, jnp.where(divergence < 0.5 * wanted, 1.5, 1.0))
+    return jnp.clip(rate * factor.astype(rate.dtype), 1e-6, highest)
 
 
 def _loss(options: PPO, weights: Any, some: Lesson) -> tuple[Array, dict[str, Array]]:

@@ -4,7 +4,9 @@ import dataclasses
 from dataclasses import dataclass, field
 
 from flexor.envs import AbstractTask
+from flexor.learn.algorithm import AbstractAlgorithm
 from flexor.learn.ppo import PPO
+from flexor.learn.shac import SHAC
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Training:
 class Recipe:
     """How to learn a task: `fx.learn.train` follows it where nothing else is said."""
 
-    algorithm: PPO = field(default_factory=PPO)
+    algorithm: AbstractAlgorithm = field(default_factory=PPO)
     options: Training = field(default_factory=Training)
 
 
@@ -42,11 +44,24 @@ RECIPES: dict[str, Recipe] = {
     "Walk": Recipe(PPO(first_deviation=0.5, entropy_share=-0.01), Training(iterations=500)),
     "Reach": Recipe(PPO(sizes=(64, 64), first_deviation=0.5), Training(robots=1024, steps=64, iterations=400)),
 }
-"""Settings by the names of tasks (`task.name`)."""
+"""Settings of PPO by the names of tasks (`task.name`)."""
+
+ANALYTIC: dict[str, Recipe] = {
+    "CartpoleSwingUp": Recipe(SHAC(sizes=(64, 64), steepest=1e4), Training(robots=64, iterations=1000)),
+    "AntRun": Recipe(SHAC(), Training(robots=64, iterations=2000)),
+}
+"""Settings of SHAC by the names of tasks."""
+
+DEFAULTS: dict[type[AbstractAlgorithm], Recipe] = {PPO: Recipe(), SHAC: Recipe(SHAC(), Training(robots=64, iterations=2000))}
+"""Settings of algorithms for any other task."""
 
 
-def recipe(task: AbstractTask) -> Recipe:
-    """The settings of a task, or the defaults where there are none of its own; stretches are no longer than its episodes."""
-    found = RECIPES.get(task.name, Recipe())
+def recipe(task: AbstractTask, algorithm: type[AbstractAlgorithm] = PPO) -> Recipe:
+    """The settings by which an algorithm learns a task, or the algorithm's defaults where there are none of the task's own;
+    stretches are no longer than its episodes."""
+    own = {PPO: RECIPES, SHAC: ANALYTIC}.get(algorithm, {}).get(task.name)
+    found = DEFAULTS.get(algorithm) if own is None else own
+    if found is None:
+        raise KeyError(f"there is no recipe of {algorithm.__name__}; `fx.learn.train` takes `algorithm` and `options`.")
     steps = min(found.options.steps, task.length)
     return dataclasses.replace(found, options=dataclasses.replace(found.options, steps=steps))

@@ -21,9 +21,9 @@ import numpy as np
 
 from flexor.envs import AbstractTask, Episode
 from flexor.files import write_whole
+from flexor.learn.algorithm import AbstractAlgorithm, AbstractLearner
 from flexor.learn.loop import Experience, Loop, check_terms
 from flexor.learn.policy import Policy, policy_of
-from flexor.learn.ppo import PPO, Learner, first, update
 from flexor.learn.recipe import Training, recipe
 
 Progress = Callable[[int, int, dict[str, Any]], None]
@@ -34,14 +34,14 @@ BOUNDS = ("iterations", "wanted", "minutes", "every")  # options of a run that d
 class Run(eqx.Module):
     """The state of a training run."""
 
-    learner: Learner
+    learner: AbstractLearner
     episodes: Episode
 
 
 def train(
     task: AbstractTask,
     *,
-    algorithm: PPO | None = None,
+    algorithm: AbstractAlgorithm | None = None,
     options: Training | None = None,
     out: str | os.PathLike[str] | None = None,
     tensorboard: bool = False,
@@ -53,25 +53,26 @@ def train(
     `tensorboard` there are event files too. `progress` is called after every iteration with its number, how many there are, and
     the row of the history."""
     algorithm = recipe(task).algorithm if algorithm is None else algorithm
-    options = recipe(task).options if options is None else options
+    options = recipe(task, type(algorithm)).options if options is None else options
     if tensorboard and out is None:
         raise ValueError("events for TensorBoard need a folder `out`.")
     began, folder = time.perf_counter(), None if out is None else Path(out)
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
-    loop = Loop(task, steps=options.steps, threads=threads)
+    turn = algorithm.turns(task, steps=options.steps, threads=threads)
+    robots = Loop(task, steps=options.steps, threads=threads).start
     key = jax.random.key(options.seed)
     learn_key, robot_key, turn_key = jax.random.split(key, 3)
-    learner = first(algorithm, task.observations, task.actions, learn_key, task.sim.model.dtype)
+    learner = algorithm.first(task, learn_key)
+    settings = asdict(algorithm)  # type: ignore[call-overload]
     kept = {name: x for name, x in asdict(options).items() if name not in BOUNDS}
-    mark = json.dumps([task.name, asdict(algorithm), kept])
-    run, history = _restored(folder, Run(learner, loop.start(robot_key, options.robots)), mark)
+    mark = json.dumps([task.name, settings, kept])
+    run, history = _restored(folder, Run(learner, robots(robot_key, options.robots)), mark)
     write = _events(folder) if tensorboard and folder is not None else lambda row: None
     try:
         while len(history) < options.iterations and not _reached(options, history):
-            episodes, lived = loop(run.learner.actor, run.episodes)
+            learner, episodes, lived, figures = turn(run.learner, run.episodes, jax.random.fold_in(turn_key, len(history)))
             check_terms(task, lived.tally)
-            learner, figures = update(algorithm, run.learner, lived, jax.random.fold_in(turn_key, len(history)))
             row = _row(len(history) + 1, lived, figures, history)
             began = _timed(row, began, history)
             run, history = Run(learner, episodes), [*history, row]
@@ -82,8 +83,8 @@ def train(
                 progress(len(history), options.iterations, row)
     finally:
         _keep(folder, run, history, mark)
-    return policy_of(run.learner.actor, task, algorithm=asdict(algorithm), training=asdict(options), seed=options.seed,
-                     metrics=history[-1] if history else {})  # fmt: skip
+    card = {"algorithm": {"name": type(algorithm).__name__, **settings}, "training": asdict(options), "seed": options.seed}
+    return policy_of(run.learner.actor, task, **card, metrics=history[-1] if history else {})
 
 
 def _row(iteration: int, lived: Experience, figures: dict[str, Any], history: list[dict[str, Any]]) -> dict[str, Any]:

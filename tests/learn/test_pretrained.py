@@ -11,7 +11,7 @@ MOST = 0.9  # of the return at the end of training, which was that of a noisy po
 
 
 def test_each_is_for_the_task_of_its_name():
-    assert "cartpole" in pretrained()
+    assert {"cartpole", "ant-run", "quadruped-forward"} <= set(pretrained())
     for name in pretrained():
         policy = load(name)
         task = fx.envs.make(name)
@@ -25,6 +25,14 @@ def test_the_cart_swings_its_pole_up():
     policy = load("cartpole")
     (found,) = evaluate(policy, fx.envs.make("cartpole"), episodes=8)
     assert found.returns.min() > MOST * policy.card["metrics"]["return"]
+    assert not found.ended.any()
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("ant-run", 2400.0), ("quadruped-forward", 1236.0)])  # NeRD's returns
+def test_robots_on_legs_walk(name, wanted):
+    policy = load(name)
+    (found,) = evaluate(policy, fx.envs.make(name), episodes=4)
+    assert found.returns.mean() > wanted
     assert not found.ended.any()
 
 

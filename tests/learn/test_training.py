@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 import flexor as fx
 from flexor.learn import PPO, Experience, Policy, Training, train
 from flexor.learn.ppo import advantages
+from tests.envs.test_tasks import Balance
 from tests.learn.test_loop import balance
 
 SMALL = PPO(sizes=(8,), activation="tanh", epochs=2, minibatches=2)
@@ -119,3 +121,25 @@ def test_what_is_said_about_files_of_policies(trained, tmp_path):
 def test_minibatches_divide_the_robots():
     with pytest.raises(ValueError, match="16 robots do not divide into 3 minibatches"):
         train(balance(), algorithm=dataclasses.replace(SMALL, minibatches=3), options=SHORT)
+
+
+def test_robots_that_diverge_are_set_back_counted_and_do_not_spread():
+    class Exploding(Balance):
+        """Goes to infinity where it is pushed to the right."""
+
+        def disturbed(self, state, goal):
+            far = jnp.where(state.qd[0] > 0.15, jnp.inf, 0.0)
+            return eqx.tree_at(lambda s: s.qd, state, state.qd + far)
+
+    rows = []
+    policy = train(balance(Exploding), algorithm=SMALL, options=SHORT, progress=lambda done, total, row: rows.append(row))
+    assert sum(row["diverged"] for row in rows) > 0
+    assert all(np.isfinite(x).all() for x in jax.tree.leaves(policy.actor))
+
+
+def test_pieces_of_a_minibatch_sum_to_its_gradient():
+    whole = train(balance(), algorithm=SMALL, options=SHORT)
+    parts = train(balance(), algorithm=dataclasses.replace(SMALL, piece=12), options=SHORT)  # two robots of six steps
+    for a, b in zip(jax.tree.leaves(whole.actor), jax.tree.leaves(parts.actor), strict=True):
+        # sums in another order, and Adam divides by roots of small numbers
+        np.testing.assert_allclose(a, b, rtol=0, atol=1e-9)
