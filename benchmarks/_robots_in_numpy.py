@@ -148,7 +148,7 @@ class Quadrupeds(Robots):
 
 def gymnasium_rate(kind: str, count: int, policy: Policy, steps: int) -> Any:
     """A function that steps Gymnasium's own vector environments of Ant-v5 under a policy, and how many steps that makes."""
-    how = {"vector_kwargs": {"context": "spawn"}} if kind == "async" else {}
+    how: dict[str, Any] = {"vector_kwargs": {"context": "spawn"}} if kind == "async" else {}
     envs: Any = gymnasium.make_vec(
         "Ant-v5", num_envs=count, vectorization_mode=kind, include_cfrc_ext_in_observation=False, **how
     )

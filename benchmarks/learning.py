@@ -96,8 +96,8 @@ def same_task(name: str, task: Any, many: Any) -> Check:
 
 
 def against_gymnasium(quick: bool) -> tuple[list[dict[str, Any]], list[Check]]:
-    """The ant of Gymnasium: flexor's task on the same description, and Gymnasium's own vector environments, the faster of those in
-    one process and those with a process each."""
+    """The ant of Gymnasium: flexor's task on the same description, and Gymnasium's own vector environments, the faster of those
+    in one process and those with a process each."""
     robots, steps, short = (64, 4, 2) if quick else (2048, 16, 4)
     task = fx.envs.make("gymnasium/ant")
     policy = policy_for(task, "gymnasium/ant")
