@@ -54,11 +54,13 @@ if TYPE_CHECKING:  # what type checkers and editors see of the names that are im
         BasinHopping,
         Fit,
         LevenbergMarquardt,
+        Load,
         Log,
         Pagmo,
         Posterior,
         Shooting,
         SparseGroupLasso,
+        Torque,
     )
     from flexor.identify.discover import discover
     from flexor.identify.identify import identify
@@ -90,6 +92,7 @@ __all__ = [
     "ImplicitDamping",
     "LevenbergMarquardt",
     "Linearization",
+    "Load",
     "Log",
     "Mixed",
     "Model",
@@ -112,6 +115,7 @@ __all__ = [
     "Status",
     "Stepper",
     "Substeps",
+    "Torque",
     "Trajectory",
     "Whole",
     "certify",
@@ -150,8 +154,10 @@ __all__ = [
 _MODULES = ("control", "envs", "learn", "nerd", "plugins")
 _NAMES = {
     **dict.fromkeys(("Certificate", "certify"), "flexor.certify"),
-    **dict.fromkeys(("LBFGS", "Adam", "BasinHopping", "Fit", "LevenbergMarquardt", "Log", "Pagmo"), "flexor.identify"),
-    **dict.fromkeys(("Posterior", "Shooting", "SparseGroupLasso", "discover", "identify"), "flexor.identify"),
+    **dict.fromkeys(("LBFGS", "Adam", "BasinHopping", "Fit", "LevenbergMarquardt", "Load", "Log"), "flexor.identify"),
+    **dict.fromkeys(
+        ("Pagmo", "Posterior", "Shooting", "Torque", "SparseGroupLasso", "discover", "identify"), "flexor.identify"
+    ),
 }
 _FUNCTIONS = ("certify", "identify", "taps")  # of the same name as a module
 

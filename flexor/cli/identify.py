@@ -83,6 +83,7 @@ def _fit(settings: Any, sim: Any, logs: list[Any], held_out_logs: list[Any], che
 
             return run(
                 sim, logs, settings.free, bounds=settings.bounds, prior=settings.prior, shooting=settings.shooting,
+                method=settings.method,
                 search=settings.search, held_out=held_out_logs or settings.held_out, seed=settings.seed,
                 check_units=settings.check_units, checkpoint=checkpoint, progress=tell,
             )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import Any
 from flexor.augment import Blueprint
 from flexor.augment.blueprint import MODES, SCOPES
 from flexor.augment.networks import NETS, AbstractNet
+from flexor.cli.identify_method import read_method
 from flexor.identify import (
     LBFGS,
     AbstractSearch,
@@ -21,6 +22,7 @@ from flexor.identify import (
     Pagmo,
     Shooting,
     SparseGroupLasso,
+    Torque,
 )
 from flexor.model.model import Model
 from flexor.solvers import AbstractSolver
@@ -30,7 +32,7 @@ REQUIRED = ("robot", "logs", "free")
 OPTIONAL = (
     "dt", "contact", "integrator", "substeps", "floating", "ground", "ignore", "mesh_vertices", "package_dirs", "self_collision",
     "set", "bounds", "noise", "units", "check_units", "prior", "missing", "shooting", "search", "held_out", "augment", "seed",
-    "out", "formats", "longest_delay",
+    "out", "formats", "longest_delay", "method",
 )  # fmt: skip
 SEARCHES: dict[str, type[AbstractSearch]] = {c.__name__: c for c in (LevenbergMarquardt, BasinHopping, LBFGS, Adam, Pagmo)}
 FORMATS = ("xml", "urdf")
@@ -73,6 +75,7 @@ class Config:
     out: Path
     formats: tuple[str, ...]
     longest_delay: float
+    method: Torque | None
 
 
 def read_config(path: Path) -> Config:
@@ -110,6 +113,7 @@ def read_config(path: Path) -> Config:
         blueprint=_blueprint(_typed(data, "augment", list, [])), seed=_typed(data, "seed", int, 0),
         out=here / _typed(data, "out", str, path.stem), formats=_formats(_strings(data.get("formats", ["xml"]), "formats")),
         longest_delay=float(_typed(data, "longest_delay", float, 0.0)),
+        method=read_method(data.get("method", "shooting")),
     )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from flexor.identify.posterior import Posterior, posterior
 from flexor.identify.problem import Build, Normal, Observe, Problem, observe_columns, program
 from flexor.identify.search import AbstractSearch, BasinHopping, LevenbergMarquardt, Outcome
 from flexor.identify.segments import Shooting, cut
+from flexor.identify.torque import Torque
 from flexor.identify.units import suspected_units
 from flexor.model.charts import Coordinates, coordinates
 from flexor.model.model import Model
@@ -47,6 +48,7 @@ def identify(
     bounds: Mapping[str, Any] | None = None,
     prior: Mapping[str, float] | None = None,
     shooting: Shooting = Shooting(),
+    method: Torque | None = None,
     search: AbstractSearch | None = None,
     held_out: float | Sequence[Log] = 0.2,
     seed: int = 0,
@@ -57,11 +59,11 @@ def identify(
     """Fits the parameters that match `free` (and the networks, with "augment") to the logs; see docs/identify.md.
 
     `observe(model, state, extra)` returns what the log's columns hold, where these are not coordinates; `extra` are numbers of
-    your own that may be free too, and `build(model, extra)` puts them into the model. `prior` maps patterns to standard
-    deviations around the start, in units of the parameter's size. `held_out` is a share of the segments, or further logs, on
-    which the result is judged. With `checkpoint` an interrupted run resumes where it stopped. `check_units=False` accepts
-    logs whose units look wrong, such as angles far beyond the joints' limits. Everything is computed in float64; the result
-    has the simulator's precision.
+    your own that may be free too, and `build(model, extra)` puts them into the model. `method=fx.Torque()` fits the equation of
+    motion to measured torques instead of simulating. `prior` maps patterns to standard deviations around the start, in units of
+    the parameter's size. `held_out` is a share of the segments, or further logs, on which the result is judged. With `checkpoint`
+    an interrupted run resumes. `check_units=False` accepts units that look wrong, such as angles far beyond limits. Everything is
+    computed in float64; the result has the simulator's precision.
     """
     begun = time.perf_counter()
     dtype = sim.model.dtype
@@ -69,6 +71,11 @@ def identify(
         sim = astype(sim, np.float64)
         runs = as_logs(logs)
         further = [] if isinstance(held_out, float | int) else as_logs(held_out)
+        if method is not None:
+            _refuse(observe=observe, build=build, shooting=None if shooting == Shooting() else shooting)
+            others: Any = {"prior": prior, "extra": extra, "checkpoint": checkpoint, "progress": progress, "dtype": dtype}
+            others["share"] = held_out if isinstance(held_out, float | int) else None
+            return method.identify(sim, runs, further, free, bounds=bounds, search=search, seed=seed, **others)
         networks, patterns = _split_free(sim, free)
         place = coordinates(sim.model, patterns, bounds=_bounds(sim, patterns, bounds), extra=extra)
         sim = eqx.tree_at(lambda s: s.model, sim, place.at_start(sim.model))
@@ -78,22 +85,31 @@ def identify(
         segments = cut(sim, runs + further, shooting, noise)
         apart = hold_out(segments[1], len(runs), held_out if isinstance(held_out, float | int) else None, seed)
         search = _choose(search, shooting, bounds)
-        spread = _prior(place, prior, noise_known)
-        problem = Problem(
-            sim, place, segments[0], look, build, held_out=apart, networks=networks, free_start=shooting.free_start,
-            prior=spread, noise_known=noise_known,
-        )  # fmt: skip
-        if problem.count <= problem.p and spread is None and not networks:
-            raise ValueError(
-                f"{problem.count} measurements cannot determine {problem.p} parameters: give more data or free fewer."
-            )
-        found = _search(problem, search, seed, checkpoint, progress)
+        spread = prior_precision(place, prior, noise_known)
+        settings: Any = {"held_out": apart, "networks": networks, "free_start": shooting.free_start, "prior": spread}
+        problem = Problem(sim, place, segments[0], look, build, noise_known=noise_known, **settings)
+        if spread is None and not networks:
+            check_count(problem)
+        found = run_search(problem, search, seed, checkpoint, progress)
         names = tuple((runs + further)[i].name for i in segments[1])
-        fit = _result(problem, search, *found, runs[0].columns, names, dtype)
+        fit = result_of(problem, search, *found, runs[0].columns, names, dtype)
         if fit.unexplained >= 1 or not np.isfinite(fit.unexplained):
-            hint = _units_hint(problem, runs + further, shooting) if observe is None and check_units else None
-            fit = _unexplained(fit, hint)
+            fit = _unexplained(fit, _units_hint(problem, runs + further, shooting, observe is None and check_units))
         return dataclasses.replace(fit, seconds=time.perf_counter() - begun)
+
+
+def check_count(problem: Problem) -> None:
+    """Raises when there are fewer measurements than parameters."""
+    if problem.count <= problem.p:
+        raise ValueError(
+            f"{problem.count} measurements cannot determine {problem.p} parameters: give more data or free fewer."
+        )
+
+
+def _refuse(**given: Any) -> None:
+    for name, value in given.items():
+        if value is not None:
+            raise ValueError(f"`{name}` belongs to the simulation of logs; with `method` nothing is simulated.")
 
 
 def astype(sim: Simulator, dtype: Any) -> Simulator:
@@ -173,7 +189,7 @@ def _choose(search: AbstractSearch | None, shooting: Shooting, bounds: Any) -> A
     return search
 
 
-def _prior(place: Coordinates, prior: Mapping[str, float] | None, noise_known: bool) -> np.ndarray | None:
+def prior_precision(place: Coordinates, prior: Mapping[str, float] | None, noise_known: bool) -> np.ndarray | None:
     if not prior:
         return None
     if not noise_known:
@@ -203,7 +219,7 @@ def hold_out(owner: np.ndarray, runs: int, share: float | None, seed: int) -> np
     return apart
 
 
-def _search(
+def run_search(
     problem: Problem, search: AbstractSearch, seed: int, checkpoint: Any, progress: Progress | None
 ) -> tuple[Any, list[float], Outcome]:
     """Runs the search to its end, from the checkpoint if there is one: its state, the costs on the way, the outcome."""
@@ -284,7 +300,7 @@ def _resume(path: Path, problem: Problem, search: AbstractSearch, fresh: Any) ->
     return jax.tree.unflatten(form, restored), kept["history"].tolist()
 
 
-def _result(
+def result_of(
     problem: Problem, search: AbstractSearch, state: Any, history: list[float], outcome: Outcome,
     columns: Sequence[str], names: Sequence[str], dtype: Any,
 ) -> Fit:  # fmt: skip
@@ -321,9 +337,12 @@ def _unexplained(fit: Fit, hint: str | None) -> Fit:
     return dataclasses.replace(fit, ok=False, message=message, remarks=[*fit.remarks, *([] if hint is None else [hint])])
 
 
-def _units_hint(problem: Problem, logs: list[Log], shooting: Shooting) -> str | None:
+def _units_hint(problem: Problem, logs: list[Log], shooting: Shooting, wanted: bool) -> str | None:
     """A sentence if other units would explain the logs. It uses the program that described the result, so nothing is
     compiled."""
+
+    if not wanted:
+        return None
 
     def error(given: list[Log]) -> float:
         segments, _ = cut(problem.sim, given, shooting, _noise(given)[0])

@@ -70,15 +70,16 @@ class Chart:
         return (self.name,) if self.size == 1 else tuple(f"{self.name}.{i}" for i in range(self.size))
 
 
-def chart(name: str, x: Any, bounds: tuple[Any, Any] | None = None) -> Chart:
-    """The chart for a parameter with this name and value; see the head of this file."""
+def chart(name: str, x: Any, bounds: tuple[Any, Any] | None = None, *, positive: bool = False) -> Chart:
+    """The chart for a parameter with this name and value; see the head of this file. `positive` numbers may not be negative
+    whatever they are called."""
     x = np.asarray(x, float)
     field = name.rsplit(".", 1)[-1].split("[")[0]
     if not np.all(np.isfinite(x)):
         raise ValueError(f"'{name}' is {x} and cannot be free: it has no finite value to start from.")
     if bounds is not None:
         return _between(name, x, *bounds)
-    if field in POSITIVE:
+    if positive or field in POSITIVE:
         return _positive(name, x, FIELD_SIZE.get(field, 1.0))
     if field == "inertia":
         return _inertia(name, x)
@@ -255,11 +256,13 @@ def _stacked(charts: Sequence[Chart]) -> tuple[tuple[np.ndarray, ...], ...]:
 
 
 def coordinates(
-    model: Model, free: Sequence[str], *, bounds: Mapping[str, Any] | None = None, extra: Mapping[str, Any] | None = None
-) -> Coordinates:
+    model: Model, free: Sequence[str], *, bounds: Mapping[str, Any] | None = None, extra: Mapping[str, Any] | None = None,
+    positive: Sequence[str] = (),
+) -> Coordinates:  # fmt: skip
     """Coordinates of all parameters that match a pattern in `free`; `body.lower.pos[2]` is one number of a parameter.
 
     `bounds` maps patterns to (low, high). `extra` are numbers of the user's own; a pattern may match them too.
+    Those that match a pattern in `positive` are kept positive.
     """
     bounds, own = dict(bounds or {}), {k: np.asarray(v, float) for k, v in (extra or {}).items()}
     values: dict[str, Any] = parameters(jax.device_get(model))  # by numpy, which compiles nothing
@@ -278,7 +281,8 @@ def coordinates(
         for name in hits:
             x = np.asarray(values[name])
             label, x = (name, x) if part is None else (f"{name}[{part}]", _part(name, x, part))
-            charts[label] = chart(label, x, _bounds_of(label, bounds))
+            is_positive = any(fnmatchcase(label, p) for p in positive)
+            charts[label] = chart(label, x, _bounds_of(label, bounds), positive=is_positive)
     names = list(charts)
     for name in names:
         if "[" in name and name.split("[")[0] in names:

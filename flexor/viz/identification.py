@@ -67,7 +67,7 @@ def _errors(fit: Fit) -> Section:
             row += [fit.held_out_before.columns[column], fit.held_out.columns[column]]
         rows.append(row)
     heads = ["column", "training, before", "after", *(("held out, before", "after") if judged else ())]
-    text = "Root mean square of prediction less measurement, in the unit of the column (rad, m, and per second)."
+    text = "Root mean square of prediction less measurement, in the unit of the column (rad, m, per second; N m or A)."
     remarks = "\n\n".join(f"Note: {r}." for r in fit.remarks)
     return Section("How well it predicts", f"{text}\n\n{remarks}", [Table(heads, rows)])
 
@@ -82,8 +82,14 @@ def _prediction(fit: Fit) -> Section:
     chosen = pool[order[np.unique(np.linspace(0, len(pool) - 1, min(SHOWN_SEGMENTS, len(pool))).round().astype(int))]]
     what = "held out" if c.held_out.any() else "of the training data, since none were held out"
     picked = "the best, the median and the worst predicted" if len(chosen) == SHOWN_SEGMENTS else "all there are"
-    text = f"Segments {what}: {picked}. Each is simulated from its start to its end, without correction."
+    text = f"Segments {what}: {picked}. {_how(fit)}"
     return Section("Prediction and measurement", text, [Figure(comparison(fit, chosen))])
+
+
+def _how(fit: Fit) -> str:
+    if any(column.startswith(("u.", "force.")) for column in fit.curves.columns):
+        return "At every instant the motors' readings are predicted from the measured motion; nothing is simulated."
+    return "Each is simulated from its start to its end, without correction."
 
 
 def comparison(fit: Fit, segments: Sequence[int] | np.ndarray) -> Drawing:

@@ -200,3 +200,34 @@ def test_no_such_configuration(tmp_path):
     result = RUNNER.invoke(app, ["identify", str(tmp_path / "none.toml")])
     assert result.exit_code == 2
     assert "there is no configuration" in " ".join(result.stderr.split())
+
+
+def test_torques_are_fitted_without_simulating(folder):
+    """The runs' controls are the motor's torques; friction laws and filters come as tables."""
+    text = CONFIG.replace(
+        "shooting = { free_start = true }", 'method = { name = "torque", filter = { name = "Butterworth", cutoff = 8 } }'
+    )
+    text = text.replace('out = "result"', 'out = "torque"').replace('noise = { "q.*" = 1e-3, "qd.*" = 1e-2 }', "")
+    identify(folder, text)
+    found = json.loads((folder / "torque" / "fit.json").read_text())
+    mass = next(row for row in found["parameters"] if row["parameter"] == "body.link.mass")
+    assert mass["estimate"] == pytest.approx(1.0, abs=0.1)
+    assert "nothing is simulated" in (folder / "torque" / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("method", "words"),
+    [
+        ('"guess"', "'method' must be one of shooting, torque, got 'guess'"),
+        ("3", "'method' must be a name or a table, got 3"),
+        ('{ name = "torque", cutoff = 3 }', "'method' has the unknown key 'cutoff'"),
+        ('{ name = "torque", friction = "M7" }', "'method.friction' needs a name among viscous, M1"),
+        (
+            '{ name = "torque", filter = { name = "Butterworth", window = 3 } }',
+            "'method.filter' has the unknown key 'window'",
+        ),
+        ('{ name = "torque", loads = { "*" = { name = "box" } } }', "'method.loads.*' lacks the key 'body'"),
+    ],
+)
+def test_wrong_methods_are_explained(folder, method, words):
+    assert words in sentence(folder, CONFIG + f"method = {method}\n")

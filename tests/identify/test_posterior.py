@@ -20,9 +20,9 @@ def line(x, d, t):
 
 def at_minimum(problem, prior=None):
     search, state = fx.LevenbergMarquardt(), None
-    from flexor.identify.identify import _search
+    from flexor.identify.identify import run_search
 
-    state, _, _ = _search(problem, search, 0, None, None)
+    state, _, _ = run_search(problem, search, 0, None, None)
     z = np.asarray(search.best(problem, state)[0])
     return posterior(problem.coordinates, z, state.normal, problem.count, ~problem.held_out, problem.noise_known, prior)
 

@@ -7,7 +7,7 @@ import pytest
 from scipy.optimize import least_squares
 
 import flexor as fx
-from flexor.identify.identify import _polish, _search
+from flexor.identify.identify import _polish, run_search
 from flexor.identify.levenberg import FAR, LADDER, _candidate, _step, begin, iterate, proposals, schur, settle, solve
 from flexor.identify.problem import Normal
 from tests.identify.curves import Curve, decay, moved_wave, wave
@@ -18,7 +18,7 @@ TRUTH = {"a": 2.0, "b": 1.3, "c": 0.5}
 
 
 def run(problem, search, seed=0, **others):
-    state, history, outcome = _search(problem, search, seed, others.get("checkpoint"), others.get("progress"))
+    state, history, outcome = run_search(problem, search, seed, others.get("checkpoint"), others.get("progress"))
     return search.best(problem, state)[0], history, outcome
 
 
@@ -69,7 +69,7 @@ def test_with_starts_to_estimate_it_finds_the_minimum_of_scipy():
         moved_wave, start, {"w": 2.5, "v": 0.7}, time=TIME, runs=4, starts=moved, held_out=[False, False, True, False]
     )
     search = fx.LevenbergMarquardt(tolerance=1e-12)
-    state, _, outcome = _search(problem, search, 0, None, None)
+    state, _, outcome = run_search(problem, search, 0, None, None)
     z, d, cost = search.best(problem, state)
     trains = np.array([0, 1, 3])
 
