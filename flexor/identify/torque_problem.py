@@ -18,7 +18,6 @@ from jaxtyping import Array, Float
 
 from flexor.dynamics import inertial_parameters
 from flexor.dynamics.friction import AbstractFriction
-from flexor.identify import problem as problems
 from flexor.identify.problem import Problem
 from flexor.identify.torque_rows import Rows
 from flexor.model.charts import Coordinates
@@ -171,9 +170,9 @@ class TorqueProblem(Problem):
         return self.residuals(z, d, segments), jax.jacfwd(flat)(z)
 
     def forget(self) -> None:
-        """Lets go of the compiled programs, which hold the data."""
-        for key in [k for k in problems._programs if isinstance(k, tuple) and k[-1] is self]:
-            del problems._programs[key]
+        """Lets go of the data: compiled programs, which are kept, hold the problem."""
+        nothing: Any = None
+        self.segments = self.training = nothing
 
 
 def _nothing(model: Any, state: Any, extra: Any) -> Any:
