@@ -4,7 +4,9 @@ Either way an array is a numpy array of integers, so reshaping, slicing, transpo
 in numpy at compile time, and costs nothing at run time.
 """
 
+import math
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import jax
@@ -48,6 +50,7 @@ class Array:
         return self.size > (SMALL if self.buffer is not None else LARGE)
 
 
+@cache
 def check_dtype(dtype: Any) -> np.dtype:
     """The dtype; raises for unsupported ones. Tangents of integers, which are empty, count as bool."""
     if jnp.issubdtype(dtype, jax.dtypes.prng_key):
@@ -175,9 +178,12 @@ def reader(p: Program, x: Array) -> Callable[[int], int]:
 
 def mapped(p: Program, f: Callable[..., int], dtype: np.dtype, *operands: Array, most: int | None = None) -> Array:
     """f of every element: element by element, or by a loop where arrays are large, or lanes have more than `most` elements."""
-    shape = np.broadcast_shapes(*(x.shape for x in operands))
-    spread = [x.with_at(np.broadcast_to(x.at, shape)) for x in operands]
-    count = int(np.prod(shape))
+    shape = operands[0].shape
+    spread = list(operands)
+    if any(x.shape != shape for x in operands):
+        shape = np.broadcast_shapes(*(x.shape for x in operands))
+        spread = [x.with_at(np.broadcast_to(x.at, shape)) for x in operands]
+    count = math.prod(shape)
     many = most is not None and count > most and not all(uniform(p, x) for x in operands)
     if many or any(x.in_loops for x in spread):
         readers = [reader(p, x) for x in spread]

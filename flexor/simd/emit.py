@@ -5,6 +5,7 @@ lanes of an element side by side. With one lane there are no vectors and no scra
 """
 
 import struct
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,6 +58,13 @@ def emit(p: Program, plan: Schedule, lanes: int, inputs: list[Argument], outputs
     return _Emitter(p, plan, lanes, inputs, outputs).run()
 
 
+@cache
+def _kind(dtype: np.dtype, lanes: int, memory: bool) -> str:
+    """The type of a value in LLVM; asked for at every operand, so that NumPy's slow names of types are read once."""
+    scalar = "i8" if memory and dtype == BOOL else SCALAR[dtype.name]
+    return scalar if lanes == 1 else f"<{lanes} x {scalar}>"
+
+
 class _Emitter:
     def __init__(self, p: Program, plan: Schedule, lanes: int, inputs: list[Argument], outputs: list[Argument]):
         self.p, self.plan, self.lanes = p, plan, lanes
@@ -91,8 +99,7 @@ class _Emitter:
         self.label = label
 
     def kind(self, dtype: np.dtype, uniform: bool, memory: bool = False) -> str:
-        scalar = "i8" if memory and dtype == BOOL else SCALAR[dtype.name]
-        return scalar if uniform or self.lanes == 1 else f"<{self.lanes} x {scalar}>"
+        return _kind(dtype, 1 if uniform else self.lanes, memory)
 
     def intrinsic(self, name: str, kind: str, result: str, *operands: str) -> str:
         """A call of an overloaded LLVM intrinsic, all operands of one type."""
