@@ -113,6 +113,14 @@ def test_the_same_command_goes_on(folder):
     assert len(rows(folder)) == 1
 
 
+def test_it_is_learned_by_derivatives(folder):
+    flexor("train", f"{folder / 'mine.py'}:balance", *SMALL, 2, "--algorithm", "shac", "--output", folder / "by")
+    assert Policy.load(folder / "by" / "policy.safetensors").card["algorithm"]["name"] == "SHAC"
+    said = sentence("train", f"{folder / 'mine.py'}:balance", *SMALL, 2, "--algorithm", "shac", "--output", folder / "by",
+                    "--solver", "mujoco", "--fresh")  # fmt: skip
+    assert "has no derivatives, and SHAC learns by them" in said
+
+
 def test_an_episode_is_played(folder):
     policy = folder / "run" / "policy.safetensors"
     result = flexor("play", policy, "--html", folder / "a.html", "--output", folder / "a.npz", "--set", "length=7")
