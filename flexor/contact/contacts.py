@@ -13,7 +13,7 @@ from flexor.dynamics import Kinematics, body_poses, body_velocities
 from flexor.model.model import Model, Pairs
 from flexor.model.topology import INDEX
 from flexor.simd import stored
-from flexor.spatial import cross, gathered, rotate, shift_motion, take
+from flexor.spatial import cross, dot, gathered, rotate, shift_motion, take
 from flexor.taps import Handler, listening, tap
 
 
@@ -24,6 +24,8 @@ class Contacts(eqx.Module):
     the two surfaces, `distance` and the margin of their pair apart along the normal. `pairs` holds the contact parameters of each
     candidate, `pair` the number of its pair and `bodies` those of its two bodies: known arrays where candidates have their places
     (`detect`), else found at each instant (`near_contacts`). `soft` has the laws of soft contacts, None where all are hard.
+    `surface` is how the surface of b moves against that of a beside their bodies, at the point: angular velocity and velocity,
+    None where no shape carries (`Geoms.surface_velocity`).
     """
 
     point_a: Float[Array, "ncon 3"]
@@ -35,6 +37,7 @@ class Contacts(eqx.Module):
     pair: Int[Array, " ncon"] | np.ndarray
     condim: Int[Array, " ncon"] | np.ndarray
     soft: Soft | None = None
+    surface: Float[Array, "ncon 6"] | None = None
 
     def __len__(self) -> int:
         return len(self.pair)
@@ -49,6 +52,17 @@ class Contacts(eqx.Module):
         """Coefficients of torsional and of rolling friction in m, zero for a pair without."""
         torsion = jnp.where(self.condim > 3, self.pairs.torsion, 0.0)
         return jnp.stack([torsion, jnp.where(self.condim > 4, self.pairs.rolling, 0.0)], axis=-1)
+
+    def carry(self, rows: int) -> Float[Array, "ncon rows"] | None:
+        """What moving surfaces add to the velocities of each contact: to those along the tangents, and where there are more
+        than three `rows`, to that about the normal; nothing along the normal and in rolling, as in MuJoCo."""
+        if self.surface is None:
+            return None
+        first, second = tangents(self.normal)
+        none = jnp.zeros_like(self.distance)
+        along = [none, dot(first, self.surface[:, 3:]), dot(second, self.surface[:, 3:])]
+        spin = [dot(self.normal, self.surface[:, :3]), none, none]
+        return jnp.stack((along + spin)[:rows], axis=1)
 
     @property
     def point(self) -> Float[Array, "ncon 3"]:

@@ -34,8 +34,8 @@ from flexor.contact.support import SHAPES_BY_NAME, AbstractShape, Feature, still
 from flexor.spatial import cross, dot, matmul, matvec, rotate
 
 TURNS = {4: (32, 48), 8: (64, 96)}  # most supports for the distance and for the depth, by bytes of a number
-NEWTON = 6  # steps that make the normal of round shapes exact
-REFINED = 1e-2  # a normal this near to a flat direction of a round shape's partner is taken to be along it
+NEWTON = 9  # steps that make the normal of round shapes exact
+REFINED = (1e-2, 1e-4)  # a normal this near to a flat direction is tried along it, by turns, and as it is
 
 
 def convex_pair(a: str, b: str) -> Callable[[Placed, Placed], Touch]:
@@ -117,14 +117,15 @@ def _refined(
     """A few of Newton's steps for N, (C_A + C_B + S) dN = P (b - a), as long as S grows: where a shape is round, the searches
     come near in few turns, and then slowly nearer."""
     slack = 4 * jnp.finfo(size.dtype).eps * size
+    within = jnp.asarray([*REFINED, still(size.dtype)], size.dtype)
 
     def across(N: Array) -> Array:
         return b.pos + matvec(b.rot, kind_b.support(b, -matvec(b.rot.T, N))) - kind_a.support(a, N)
 
     def step(k: Array, now: Separation) -> Separation:
         N = now.normal
-        # what is nearly flat may be flat or not: both are tried
-        t = _turning(kind_a, kind_b, a, b, N, now.distance, size, jnp.where(k % 2 == 0, REFINED, still(N.dtype)))
+        # what is nearly flat may be flat or not, in each direction: all are tried
+        t = _turning(kind_a, kind_b, a, b, N, now.distance, size, within[k % 3])
         y = matvec(t.frame, across(N))
         for weight, e in zip(t.weights, t.edges, strict=True):
             y = y - jnp.where(weight > 0, dot(e, y), 0.0) * e
@@ -176,13 +177,13 @@ def _touched(
     N: Array,
     S: Array,
 ) -> Float[Array, "3"]:
-    """The point of a's core in touch. It moves with a, or, in directions in which a is flat and b is not, with b."""
+    """The point of a's core in touch. It lies and moves with a, or, in directions in which a is flat and b is not, with b; where
+    two edges cross it is where they do. The searches are near it, but need not be there."""
     n_a, n_b = rotate(a.rot.T, N), -rotate(b.rot.T, N)
-    on_a = rotate(a.rot, kind_a.moving(a, rotate(a.rot.T, found.point), n_a))
-    away = found.point + found.distance * found.normal - b.pos
-    on_b = b.pos + rotate(b.rot, kind_b.moving(b, rotate(b.rot.T, away), n_b)) - S * N
+    here, away = rotate(a.rot.T, found.point), rotate(b.rot.T, found.point + found.distance * found.normal - b.pos)
+    on_a = rotate(a.rot, kind_a.moving(a, _onto(kind_a, a, here, n_a), n_a))
+    on_b = b.pos + rotate(b.rot, kind_b.moving(b, _onto(kind_b, b, away, n_b), n_b)) - S * N
     slip = matvec(turning.frame, on_b - on_a)
-    slip = slip - lax.stop_gradient(slip)
     (face_a, face_b), (edge_a, edge_b) = turning.faces, (w > 0 for w in turning.weights)
     e, f = turning.edges
     across = jnp.stack([-f[1], f[0]])
@@ -193,6 +194,11 @@ def _touched(
                 for face, edge, g in ((face_a, edge_a, e), (face_b, edge_b, f)))  # fmt: skip
     with_b = jnp.where(crossed, meeting, (slip + one - two) / 2)
     return on_a + jnp.sum(with_b[:, None] * turning.frame, axis=0)
+
+
+def _onto(kind: AbstractShape, shape: Placed, point: Array, n: Array) -> Float[Array, "3"]:
+    """The point with the normal n that is near `point`, without a derivative."""
+    return kind.onto(*lax.stop_gradient((shape, point, n)))
 
 
 class _Turning(NamedTuple):

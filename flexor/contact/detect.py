@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from flexor.contact.contacts import Contacts
 from flexor.contact.shapes import Placed, Touch, kinds, narrow_phase
 from flexor.contact.soft import softness
+from flexor.contact.surface import with_surfaces
 from flexor.dynamics import Kinematics, body_poses
 from flexor.model.model import Model
 from flexor.model.topology import INDEX, Geom, Topology
@@ -82,7 +83,7 @@ def detect(model: Model, kin: Kinematics) -> Contacts:
     if any(p.margined for p in t.pairs):
         touch = touch._replace(distance=touch.distance - take(model.pairs.margin, order))
     bodies = np.array([(owner[t.pairs[i].a], owner[t.pairs[i].b]) for i in index], INDEX).reshape(-1, 2)
-    return Contacts(
+    found_contacts = Contacts(
         *touch,
         pairs=jax.tree.map(lambda x: take(x, order), model.pairs),
         bodies=bodies,
@@ -90,6 +91,7 @@ def detect(model: Model, kin: Kinematics) -> Contacts:
         condim=np.array([t.pairs[i].condim for i in index], INDEX),
         soft=softness(model, t.compliant("pair", len(t.pairs))[order]),
     )
+    return with_surfaces(model, kin, found_contacts)
 
 
 def _of_all(touch: Callable[[Placed, Placed], Touch], first: Placed, second: Placed) -> Touch:

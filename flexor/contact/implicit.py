@@ -189,6 +189,7 @@ def _laws(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> tuple[_La
     closed, *sliding = _each(_mode, (p.cones.active, p.cones.active), (u, x, blocks, scales.A), (None, 0, 0, 0))
     low, high = _each(_mode_row, (p.rows.active, p.rows.active), (u, y, rows, scales.a_row), (None, 0, 0, 0))
     v, v_row = matvec(p.cones.J, u) + _compliance(p.cones.cfm, x) * x, matvec(p.rows.J, u) + p.rows.cfm * y
+    v = v if p.cones.carry is None else v + p.cones.carry
     idle = ~p.rows.active  # an idle row stays where it is: at zero, as if that were its lower bound
     rows = rows._replace(low=jnp.where(idle, 0.0, rows.low))
     part, part_row = ((closed & p.cones.active, *sliding), v, x, blocks), ((low | idle, high), v_row, y, rows)
@@ -349,6 +350,7 @@ def _solve_jvp(iterations: int, tolerance: float, primals: Any, tangents: Any) -
     respond = _responses(p, scales, contact, row)
     b = matvec(p.M, dp.free) - matvec(dp.M, u - p.free) + generalised_impulse(dp.cones.J, x) + y @ dp.rows.J
     dv = matvec(dp.cones.J, u) + _compliance(dp.cones.cfm, x) * x
+    dv = dv if dp.cones.carry is None else dv + dp.cones.carry
     still_rates = (jnp.zeros_like(scales.rate), None if scales.spin_rate is None else jnp.zeros_like(scales.spin_rate))
     r = matvec(contact.Rv, dv) + _data_tangents(contact.part, dp.cones.blocks(*still_rates))
     r_row = row.Rv * (matvec(dp.rows.J, u) + dp.rows.cfm * y) + _data_tangents(row.part, dp.rows.data())

@@ -28,7 +28,7 @@ class Spin(NamedTuple):
 
 class Block(NamedTuple):
     """One contact, or with a leading axis all of them, as the equations see it; `rate` scales slip to impulse; `spin` is None
-    where a contact has three rows."""
+    where a contact has three rows; `carry` is what moving surfaces add to J u, None where none moves."""
 
     J: Array
     wanted: Array
@@ -36,6 +36,7 @@ class Block(NamedTuple):
     friction: Array
     rate: Array
     spin: Spin | None = None
+    carry: Array | None = None
 
     @property
     def spins(self) -> list[tuple[slice, Array, Array]]:
@@ -65,8 +66,8 @@ def soft(dtype: Any) -> float:
 
 
 def contact_speed(block: Block, u: Array, x: Array) -> Array:
-    """v = J u + E x, E the compliance of normal and tangents; that of angular rows is zero."""
-    v = matvec(block.J, u)
+    """v = J u + E x, E the compliance of normal and tangents; that of angular rows is zero. Moving surfaces add to it."""
+    v = matvec(block.J, u) if block.carry is None else matvec(block.J, u) + block.carry
     return v + block.cfm * x if block.spin is None else v.at[:3].add(block.cfm * x[:3])
 
 

@@ -21,7 +21,7 @@ from flexor.contact.contact import AbstractContact, FreeStep, Instant, Loads, Ou
 from flexor.contact.contacts import Contacts, contact_jacobian, tapped
 from flexor.contact.detect import candidates, detect
 from flexor.contact.ncp import NCP, Impulses, no_impulses
-from flexor.contact.penalty import Penalty
+from flexor.contact.penalty import Penalty, slip
 from flexor.contact.sums import contact_sums
 from flexor.model.model import Model
 from flexor.spatial import matvec
@@ -79,8 +79,9 @@ class Mixed(AbstractContact):
         zero = jnp.zeros(len(contacts), qd.dtype)
         fn_law = zero.at[soft].set(self.penalty.normal_force(own, depth[soft], -velocity[:, 0]))
         fn = tap("contact.normal_force", fn_law)[soft]
-        drag = self.penalty.friction.drag(own.friction, fn, velocity[:, 1:])
-        law = -drag[:, None] * velocity[:, 1:]
+        slipping = slip(own, velocity)
+        drag = self.penalty.friction.drag(own.friction, fn, slipping)
+        law = -drag[:, None] * slipping
         ft_law = jnp.zeros((len(contacts), 2), qd.dtype).at[soft].set(law)
         ft = tap("contact.friction_force", ft_law)[soft]
         own_force = jnp.concatenate([fn[:, None], ft], axis=1)

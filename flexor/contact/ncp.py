@@ -164,7 +164,7 @@ class NCP(AbstractContact):
         _, (J, Y, time, wanted, speed, *cfm) = visit(near, touch, idle, None, (places, speeds, soft))
         active = near if key is None else near & may_touch(speed)
         spin = contacts.spin_friction if rows > 3 else None
-        cones = Cones(J, Y, wanted, cfm[0] if cfm else pairs.cfm, contacts.friction, active, spin)
+        cones = Cones(J, Y, wanted, cfm[0] if cfm else pairs.cfm, contacts.friction, active, spin, contacts.carry(rows))
         return (cones, time) if key is None else stored((cones, time))
 
     def _report(self, step: FreeStep, loads: Loads, assembled: _Assembled, solution: Solution) -> Outcome:

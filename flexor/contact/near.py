@@ -25,6 +25,7 @@ from flexor.contact.contacts import Contacts
 from flexor.contact.detect import candidates, placed_geoms
 from flexor.contact.shapes import Placed, Touch, kinds, narrow_phase
 from flexor.contact.soft import Soft, softness
+from flexor.contact.surface import with_surfaces
 from flexor.dynamics import body_poses, body_velocities
 from flexor.model.model import Model
 from flexor.model.topology import INDEX, Topology
@@ -107,7 +108,8 @@ def near_contacts(now: Instant, velocity: Float[Array, " nv"], dt: Float[Array, 
         return gap < gathered(pool.reach, i), gap < 0
 
     places, touching = _choose(judge, len(row), most)
-    return _listed(model, pool, stored(jnp.asarray(row)), stored(places), jnp.maximum(touching - most, 0).astype(int))
+    found = _listed(model, pool, stored(jnp.asarray(row)), stored(places), jnp.maximum(touching - most, 0).astype(int))
+    return found._replace(contacts=with_surfaces(model, now.kin, found.contacts))
 
 
 def _listed(model: Model, pool: _Pool, row: Array, places: Int[Array, " most"], left_out: Array) -> Found:

@@ -62,7 +62,7 @@ class Penalty(AbstractContact):
         J = contact_jacobian(model, kin, contacts)
         velocity = tap("contact.relative_velocity", matvec(J, qd))
         fn = tap("contact.normal_force", self.normal_force(contacts, depth, -velocity[:, 0]))
-        ft = tap("contact.friction_force", self.friction.force(contacts.friction, fn, velocity[:, 1:]))
+        ft = tap("contact.friction_force", self.friction.force(contacts.friction, fn, slip(contacts, velocity)))
         force = jnp.concatenate([fn[:, None], ft], axis=1)
         tap_sums(model, kin, contacts, force)
         return jnp.einsum("ck,ckd->d", force, J)
@@ -112,6 +112,12 @@ class Penalty(AbstractContact):
             J = tendon_jacobian(model, kin)
             force = force - (model.tendons.frictionloss * jnp.tanh(matvec(J, qd) / self.joint_velocity)) @ J
         return tap("joint.friction_force", force)
+
+
+def slip(contacts: Contacts, velocity: Float[Array, "n 3"]) -> Float[Array, "n 2"]:
+    """Velocities of the surfaces against each other along the tangents, given those of the bodies."""
+    carry = contacts.carry(3)
+    return velocity[:, 1:] if carry is None else velocity[:, 1:] + carry[:, 1:]
 
 
 def _stop(depth: Array, rate: Array, stiffness: Array, damping: Array) -> Array:

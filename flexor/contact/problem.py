@@ -18,7 +18,8 @@ MANY = 48  # rows of which some always are
 
 class Cones(NamedTuple):
     """Contacts as the solver takes them: blocks of a normal and two tangents, with impulses in a circular cone, and of spins if
-    there is torsional or rolling friction (`laws.py`); `wanted` is w of the normal."""
+    there is torsional or rolling friction (`laws.py`); `wanted` is w of the normal; `carry` is what
+    moving surfaces add to the velocities J u, None where there are none."""
 
     J: Float[Array, "n rows nv"]
     Y: Float[Array, "n nv rows"]
@@ -27,11 +28,12 @@ class Cones(NamedTuple):
     friction: Float[Array, " n"]
     active: Bool[Array, " n"]
     spin_friction: Float[Array, "n 2"] | None = None
+    carry: Float[Array, "n rows"] | None = None
 
     def blocks(self, rate: Array, spin_rate: Array | None) -> Block:
         """All contacts; the rates scale their slip and spin to impulses."""
         spin = None if self.spin_friction is None or spin_rate is None else Spin(self.spin_friction, spin_rate)
-        return Block(self.J, self.wanted, self.cfm, self.friction, rate, spin)
+        return Block(self.J, self.wanted, self.cfm, self.friction, rate, spin, self.carry)
 
 
 class Bounded(NamedTuple):

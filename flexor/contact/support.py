@@ -84,7 +84,7 @@ class AbstractShape(abc.ABC):
         return lax.stop_gradient(point) + (s - lax.stop_gradient(s))
 
     def onto(self, shape: Placed, point: Float[Array, "3"], n: Float[Array, "3"]) -> Float[Array, "3"]:
-        """The point that is near `point` and has the normal n; `point` itself where the shape has no round sides."""
+        """The point that is near `point` and has the normal n."""
         return point
 
     def curvature(self, shape: Placed, n: Float[Array, "3"], turn: Float[Array, "3"]) -> Float[Array, "3"]:
@@ -172,7 +172,8 @@ class Box(AbstractShape):
         return Flat(count == 2, count == 1, jnp.where(count == 2, axis, flat.astype(n.dtype)))
 
     def onto(self, shape: Placed, point: Array, n: Array) -> Array:
-        return jnp.clip(point, -shape.size, shape.size)
+        within = jnp.clip(point, -shape.size, shape.size)
+        return jnp.where(jnp.abs(n) < still(n.dtype), within, self.support(shape, n))
 
     def feature(self, shape: Placed, n: Array) -> Feature:
         """The face whose normal is nearest to n."""
@@ -270,6 +271,13 @@ class Mesh(AbstractShape):
 
     def centre(self, shape: Placed) -> Array:
         return jnp.mean(_vertices(shape), axis=0)
+
+    def onto(self, shape: Placed, point: Array, n: Array) -> Array:
+        """In the face, on the edge or at the corner that is highest along n."""
+        flat, top = self.flat(shape, n, still(n.dtype)), self.support(shape, n)
+        arm = point - top
+        on_edge = dot(flat.along, arm) * flat.along
+        return top + jnp.where(flat.face, arm - dot(n, arm) * n, jnp.where(flat.edge, on_edge, 0.0))
 
     def flat(self, shape: Placed, n: Array, within: Array | float) -> Flat:
         """By the tilted supports that are as high as the highest vertex."""

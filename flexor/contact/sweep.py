@@ -108,10 +108,12 @@ def _visit_contact(u: Array, item: tuple[Any, ...]) -> tuple[Array, Array]:
     """One contact given all others: the sticking impulse if the cone holds it, else one on the cone's edge; both over-relaxed."""
     whole, block, Y, A, S, hold, G, normal = item
     if block.spin is not None:
-        u, new = _visit_contact(u, (whole[:3], block._replace(J=block.J[:3], spin=None), Y[:, :3], A, S, hold, G, normal))
+        plain = block._replace(J=block.J[:3], spin=None, carry=None if block.carry is None else block.carry[:3])
+        u, new = _visit_contact(u, (whole[:3], plain, Y[:, :3], A, S, hold, G, normal))
         return _visit_spins(u, whole, new, block, Y)
     x = whole
     given = block.cfm * x - jnp.zeros_like(x).at[0].set(block.wanted)
+    given = given if block.carry is None else given + block.carry
     # two sums side by side: everything here waits for the last
     lack = (given + matvec(block.J[:, ::2], u[::2])) + matvec(block.J[:, 1::2], u[1::2])
     stick = x - matvec(S, lack)
@@ -124,7 +126,9 @@ def _visit_spins(u: Array, x: Array, new: Array, block: Block, Y: Array) -> tupl
     """The spins of a contact whose normal and tangents have their `new` impulses: each projected into its disc."""
     found = [new]
     for rows, friction, rate in block.spins:
-        impulse = into_disc(x[rows] - rate * matvec(block.J[rows], u), friction * new[0])
+        spinning = matvec(block.J[rows], u)
+        spinning = spinning if block.carry is None else spinning + block.carry[rows]
+        impulse = into_disc(x[rows] - rate * spinning, friction * new[0])
         u = u + matvec(Y[:, rows], impulse - x[rows])
         found.append(impulse)
     return u, jnp.concatenate(found)

@@ -82,7 +82,7 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
     tables = {
         "bodies": _columns(d.bodies, "pos", "quat", "mass", "com", "inertia", "gravcomp"),
         "joints": _joint_table(d),
-        "geoms": _columns(geoms, "pos", "quat", "size"),
+        "geoms": _columns(geoms, "pos", "quat", "size", "surface_velocity"),
         "pairs": _pair_table(d, geoms, pairs),
         "actuators": _columns(d.actuators, "gear", "gain", "bias", "ctrl_range", "force_range", "delay", "gain_slope"),
         **actuator_tables(d),
@@ -121,7 +121,7 @@ def build(description: Description, *, self_collision: bool = True, dtype: Any =
 
 
 _WIDTH = {"pos": 3, "quat": 4, "com": 3, "inertia": 6, "axis": 3, "size": 3, "bias": 3, "ctrl_range": 2, "force_range": 2,
-          "coefficients": 5, "gain_slope": 2}  # fmt: skip
+          "coefficients": 5, "gain_slope": 2, "surface_velocity": 6}  # fmt: skip
 
 
 def _columns(rows: list, *fields: str) -> dict[str, np.ndarray]:
@@ -151,9 +151,11 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
             for j in d.joints
         ),
         geoms=tuple(
-            Geom(g.name, g.shape, body[g.body])
+            Geom(g.name, g.shape, body[g.body], carries=bool(np.any(g.surface_velocity)))
             if g.vertices is None
-            else Geom(g.name, g.shape, body[g.body], ends[i], ends[i + 1], g.outline, g.grid)
+            else Geom(
+                g.name, g.shape, body[g.body], ends[i], ends[i + 1], g.outline, g.grid, bool(np.any(g.surface_velocity))
+            )
             for i, g in enumerate(geoms)
         ),
         pairs=tuple(Pair(f"{p.a}~{p.b}", index[p.a], index[p.b], p.condim, p.margined or p.margin != 0) for p in pairs),

@@ -114,7 +114,7 @@ class GeomSpec:
     """A shape on a body, with MuJoCo's size numbers and collision bits. `vertices` of a mesh may be a function, called only
     when the mesh takes part in a pair; `exact` vertices are taken as they are, with `outline` given (see `Geom`). Those of a
     height field are a `grid`, and its third size is how far its base reaches below zero. `solref`, `solimp` and `solmix` are
-    MuJoCo's, from which the softness of a pair is mixed."""
+    MuJoCo's, from which the softness of a pair is mixed. `surface_velocity` is that of `Geoms`."""
 
     name: str
     shape: str
@@ -137,6 +137,7 @@ class GeomSpec:
     solref: ArrayLike = SOLREF
     solimp: ArrayLike = SOLIMP
     solmix: float = 1.0
+    surface_velocity: ArrayLike = (0.0,) * 6
 
 
 @dataclass

@@ -3,8 +3,8 @@
 Every number has its parameter name (`pair.floor~foot.stiffness`); further keys are `gravity`, `reference`, `rest`,
 `keyframe.<name>`, and, as they change the topology, `body.<name>.compensated`, `body.<name>.mocap`,
 `pair.<name>.margined`, `joint.<name>.dry_friction`, `joint.<name>.actuated_gravcomp`, `joint.<name>.limited` (0 takes a
-limit away), `tendon.<name>.dry_friction`, `tendon.<name>.inertial`, `geom.<name>.vertices` and `geom.<name>.outline`. Keys
-may be shell patterns (`pair.*.cfm`). MJCF holds them as `<numeric name="flexor.<key>" data="…"/>`, URDF as `<set
+limit away), `tendon.<name>.dry_friction`, `tendon.<name>.inertial`, `geom.<name>.surface_velocity`,
+`geom.<name>.vertices` and `geom.<name>.outline`. Keys may be shell patterns (`pair.*.cfm`). MJCF holds them as `<numeric name="flexor.<key>" data="…"/>`, URDF as `<set
 name="<key>" value="…"/>` in a `<flexor>` element, which also lists the geoms, pairs, actuators, sites, equalities and
 keyframes. They are applied after all defaults.
 """
@@ -56,6 +56,8 @@ def structure_keys(model: Model) -> dict[str, np.ndarray]:
         keys[f"compliance.{compliance.name}.stiffness"] = np.array([value])
     vertices = np.asarray(model.geoms.vertices, float)
     for i, geom in enumerate(model.topology.geoms):
+        if geom.carries:
+            keys[f"geom.{geom.name}.surface_velocity"] = np.asarray(model.geoms.surface_velocity[i], float)
         if geom.shape == "mesh":
             keys[f"geom.{geom.name}.vertices"] = vertices[geom.start : geom.stop].ravel()
             keys[f"geom.{geom.name}.outline"] = np.array([float(geom.outline)])
@@ -139,6 +141,8 @@ def set_structure(d: Description) -> None:
             geoms[name].exact = True
             if not geoms[name].grid:
                 geoms[name].size = np.zeros(3)
+        elif kind == "geom" and field == "surface_velocity" and name in geoms:
+            geoms[name].surface_velocity = d.overrides.pop(key)
         elif kind == "geom" and field == "outline" and name in geoms:
             geoms[name].outline = int(d.overrides.pop(key)[0])
 

@@ -53,7 +53,7 @@ def read_mjcf(
     refuse_unknown_physics(m, d, names)
     d.bodies = [BodySpec(WORLD, "")] + [_body(m, i, names, d) for i in range(1, m.nbody)]
     d.joints = [_joint(m, j, names, d) for j in range(m.njnt)]
-    d.geoms = [_geom(m, g, names) for g in range(m.ngeom) if not names["geom"][g].startswith(FLUID_PREFIX)]
+    d.geoms = [_geom(m, g, names, d) for g in range(m.ngeom) if not names["geom"][g].startswith(FLUID_PREFIX)]
     d.pairs = [_pair(m, p, names, d) for p in range(m.npair)]
     bodies = names["body"]
     d.exclusions = [(bodies[s >> 16], bodies[s & 0xFFFF]) for s in m.exclude_signature]
@@ -193,7 +193,7 @@ def _range(m: mujoco.MjModel, j: int, name: str, d: Description) -> tuple[float,
     return float(low), float(high)
 
 
-def _geom(m: mujoco.MjModel, g: int, names: _Names) -> GeomSpec:
+def _geom(m: mujoco.MjModel, g: int, names: _Names, d: Description) -> GeomSpec:
     shape = SHAPE_KINDS[int(m.geom_type[g])]
     vertices = None
     if shape == "mesh":
@@ -222,6 +222,7 @@ def _geom(m: mujoco.MjModel, g: int, names: _Names) -> GeomSpec:
         solref=m.geom_solref[g].copy(),
         solimp=m.geom_solimp[g].copy(),
         solmix=float(m.geom_solmix[g]),
+        surface_velocity=np.zeros(6) if "surfacevel" in d.ignore else m.geom_surfacevel[g].copy(),
     )
 
 

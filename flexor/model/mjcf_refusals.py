@@ -66,8 +66,6 @@ def _refuse_geoms(m: mujoco.MjModel, d: Description, names: Names) -> None:
     for g, name in enumerate(names["geom"]):
         if not (m.geom_contype[g] or m.geom_conaffinity[g] or g in paired):
             continue
-        if np.any(m.geom_surfacevel[g]):
-            d.refuse("surfacevel", f"geom '{name}' has a surface velocity")
         if m.geom_adhesion[g]:
             d.refuse("adhesion", f"geom '{name}' sticks with an adhesive force of {m.geom_adhesion[g]} N")
     for p in range(m.npair):

@@ -49,11 +49,16 @@ class Joints(eqx.Module):
 
 
 class Geoms(eqx.Module):
-    """Pose of each shape in its body and MuJoCo's size numbers; vertices of all meshes, in the frames of their shapes."""
+    """Pose of each shape in its body and MuJoCo's size numbers; vertices of all meshes, in the frames of their shapes.
+
+    `surface_velocity`, in m/s and rad/s, is how the surface moves where the shape stays, as a conveyor belt or a turntable: the
+    velocity at the shape's origin and the angular velocity about it, in the axes of the shape, for those that carry
+    (`Topology.carried`)."""
 
     pos: Float[Array, "ngeom 3"]
     quat: Float[Array, "ngeom 4"]
     size: Float[Array, "ngeom 3"]
+    surface_velocity: Float[Array, "ngeom 6"]
     vertices: Float[Array, "nvertex 3"]
 
 

@@ -120,13 +120,16 @@ def _check_room(model: Model, actuator: int, delay: Array | np.ndarray) -> None:
 def _with_rows(model: Model) -> Model:
     """The model with dry friction switched on in every joint and tendon whose `frictionloss` is a positive number by now, the
     inertia of every tendon whose `armature` is, gravity compensation in every body whose `gravcomp` is not zero, the margin of
-    every pair that has one, and a varying gain in every actuator with a `gain_slope`."""
+    every pair that has one, surfaces that move wherever their velocity is not zero, and a varying gain in every actuator with a
+    `gain_slope`."""
     t, tendons, share, slope = model.topology, model.tendons, model.bodies.gravcomp, model.actuators.gain_slope
+    belt = model.geoms.surface_velocity
     is_concrete = not isinstance(share, jax.core.Tracer)
     new = dataclasses.replace(
         t,
         joints=_switched(t.joints, "dry_friction", model.joints.frictionloss),
         pairs=_switched(t.pairs, "margined", model.pairs.margin),
+        geoms=t.geoms if _traced(belt) else _switched(t.geoms, "carries", np.abs(np.asarray(belt)).sum(1)),
         tendons=_switched(_switched(t.tendons, "dry_friction", tendons.frictionloss), "inertial", tendons.armature),
         compensated=tuple(sorted({*t.compensated, *(np.flatnonzero(np.asarray(share)).tolist() if is_concrete else ())})),
         actuators=t.actuators if _traced(slope) else _switched(t.actuators, "varying", np.abs(np.asarray(slope)).sum(1)),

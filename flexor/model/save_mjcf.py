@@ -137,7 +137,8 @@ def _geoms(body: ET.Element, m: Model, b: int) -> None:
             pos = pos + quat_matrix(m.geoms.quat[g])[:, 2] * m.geoms.vertices[geom.start : geom.stop, 2].min()
         pose = {"pos": number_text(pos), "quat": number_text(m.geoms.quat[g])}
         bits = {"contype": "0", "conaffinity": "0"}
-        ET.SubElement(body, "geom", {"name": geom.name, "type": geom.shape, **what, **pose, **bits})
+        belt = {"surfacevel": number_text(m.geoms.surface_velocity[g])} if geom.carries else {}
+        ET.SubElement(body, "geom", {"name": geom.name, "type": geom.shape, **what, **pose, **bits, **belt})
 
 
 def _sites(body: ET.Element, m: Model, b: int) -> None:

@@ -39,6 +39,7 @@ class Geom:
 
     `outline` counts the corners of the polygon of which the mesh is a prism along its z axis: its vertices are then the
     outline, counter-clockwise, at the lower z, and the same outline at the upper z. It is zero for any other mesh.
+    The surface of a shape that `carries` moves (`Geoms.surface_velocity`).
     """
 
     name: str
@@ -48,6 +49,7 @@ class Geom:
     stop: int = 0
     outline: int = 0
     grid: tuple[int, int] | None = None
+    carries: bool = False
 
 
 @dataclass(frozen=True)
@@ -240,6 +242,11 @@ class Topology:
     def contact_rows(self) -> int:
         """Directions in which a contact may push: three, or four or six where a pair has torsional or rolling friction."""
         return max([3, *(p.condim for p in self.pairs)])
+
+    @cached_property
+    def carried(self) -> bool:
+        """Whether any pair has a shape whose surface moves."""
+        return any(self.geoms[g].carries for p in self.pairs for g in (p.a, p.b))
 
     @cached_property
     def nq(self) -> int:

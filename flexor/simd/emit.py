@@ -447,7 +447,7 @@ class _Emitter:
     def prologue(self) -> None:
         """What does not depend on the lane, once; kept in scratch for the blocks."""
         p = self.p
-        once = [n for n in self.plan.needs[BLOCK] if p.region[n] == CALL and p.op[n] not in ("const", "load")]
+        once = [n for n in self._read_by_blocks() if p.op[n] not in ("const", "load")]
         self.demand(once, CALL)
         for n in once:
             self.kept[n] = self.scratch
@@ -458,6 +458,17 @@ class _Emitter:
             pointer = self.add(f"getelementptr i8, ptr %scratch, i64 {self.kept[n]}")
             self.do(f"store {kind} {value}, ptr {pointer}, align 8")
         self.scratch = -(-self.scratch // ALIGN) * ALIGN
+
+    def _read_by_blocks(self) -> list[int]:
+        """Nodes of the call that blocks use, and what they are loaded by: a load is not kept but done again."""
+        p = self.p
+        waiting = [n for n in self.plan.needs[BLOCK] if p.region[n] == CALL]
+        found: dict[int, None] = {}
+        for n in waiting:  # which grows
+            found[n] = None
+            if p.op[n] == "load" and p.args[n][2] is not None:
+                waiting.append(p.args[n][2])
+        return list(found)
 
     def fetch(self) -> None:
         """Lane buffers of the inputs, filled by transposing rows; with one lane a buffer is the caller's row itself."""

@@ -27,6 +27,12 @@ HOPPER = """<mujoco model="hopper"><worldbody>
   </body>
 </worldbody><equality><joint name="swing" joint1="tail" joint2="hip" polycoef="0.1 -0.5 0.1 0.05 0.02"/></equality>
 <actuator><position name="servo" joint="hip" kp="3"/></actuator></mujoco>"""
+BELT = """<mujoco model="belt"><worldbody>
+  <geom name="belt" type="plane" size="1 1 1" condim="6" friction="0.7 0.02 0.01" margin="0.003" surfacevel="0.5 0.2 0 0 0 0.4"/>
+  <body name="ball" pos="0 0 0.6"><freejoint/><geom name="ball" size="0.1" mass="2" friction="0.7 0.02 0.01"/></body>
+  <body name="arm" pos="3 0 1"><joint name="arm" axis="0 1 0"/><geom size="0.1" pos="0.2 0 0" mass="1" contype="0"/></body>
+</worldbody><equality><joint name="spring" joint1="arm" polycoef="0.1 0 0 0 0" solref="0.1 0.5" solimp="0.5 0.8 0.01"/>
+</equality></mujoco>"""
 AIRBORNE = HOPPER.replace('<geom name="floor" type="plane" size="1 1 1" friction="0.7"/>', "")
 
 
@@ -75,6 +81,18 @@ def test_every_derivative_of_a_hopper_holds(certificate):
     }
     assert {row.contact for row in certificate.rows} == {"NCP", "Penalty"}
     assert "all hold" in str(certificate)
+
+
+def test_every_derivative_of_belts_spins_margins_and_softness_holds(monkeypatch):
+    monkeypatch.setattr(certificate_module, "closed_forms", lambda: ())
+    result = fx.certify(fx.load(BELT), steps=8)
+    assert result.ok, str(result)
+    assert {row.what for row in result.rows if row.influence} >= {
+        "torsional friction", "rolling friction", "contact margin", "surface velocity", "softness, stiffness",
+        "softness, damping", "softness, impedance", "softness, response", "friction",
+    }  # fmt: skip
+    assert {row.contact for row in result.rows} == {"NCP"}
+    assert "Penalty is not covered" in result.remarks[0]
 
 
 def test_a_wrong_derivative_is_found(monkeypatch):

@@ -165,7 +165,10 @@ def test_ten_thousand_states_have_finite_values_and_gradients(shapes):
     assert all(np.isfinite(x).all() for x in jax.tree.leaves(double))
 
 
-@pytest.mark.parametrize("shapes", [("box", "box"), ("sphere", "cylinder"), ("ellipsoid", "mesh")], ids="-".join)
+ROUND = [("sphere", "cylinder"), ("box", "cylinder"), ("cylinder", "mesh"), ("ellipsoid", "mesh")]
+
+
+@pytest.mark.parametrize("shapes", [("box", "box"), *ROUND], ids="-".join)
 def test_derivatives_of_distance_normal_and_points(shapes):
     """Along random motions, against central differences of step 1e-6, whose error is 1e-9 or so; where the step changes the
     feature in touch, which few of these states are near, the two disagree."""
@@ -180,7 +183,7 @@ def test_derivatives_of_distance_normal_and_points(shapes):
             for s, y in ((a, x[:6]), (b, x[6:]))
         )
         found = touch(a, b)
-        empty = found.distance > 0.9 * FAR
+        empty = found.distance > jnp.min(found.distance) + 0.9 * FAR
         return jnp.concatenate([jnp.where(empty[:, None], 0.0, z).ravel() for z in (found.distance[:, None], *found[:3])])
 
     value = vmap(numbers, in_axes=(None, 0, 0, 0))
@@ -188,7 +191,7 @@ def test_derivatives_of_distance_normal_and_points(shapes):
     difference = np.asarray(value(1e-6, motion, a, b) - value(-1e-6, motion, a, b)) / 2e-6
     error = np.abs(difference - np.asarray(derivative)).max(1) / (1 + np.abs(difference).max(1))
     assert np.median(error) < 1e-7
-    assert np.mean(error > 1e-3) < 0.1
+    assert np.mean(error > 1e-3) < 0.05
 
 
 def test_a_box_rests_on_a_box_by_the_corners_of_the_overlap():

@@ -122,7 +122,6 @@ def test_contact_stiffness_carries_the_lighter_tree():
 REFUSED = {
     "override": (one(top='<option><flag override="enable"/></option>'), "override"),
     "adhesion": (one(geom='adhesion="2"'), "geom 'g'"),
-    "surfacevel": (one(geom='surfacevel="1 0 0 0 0 0"'), "geom 'g'"),
     "polynomial": (one(joint='damping="1 0.1 0"'), "joint 'j'"),
     "springyield": (
         one(rest='<tendon><fixed name="t" stiffness="1" springyield="1"><joint joint="j" coef="1"/></fixed></tendon>'),

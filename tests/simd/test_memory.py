@@ -45,6 +45,20 @@ def test_loops_over_stored_rows_give_the_same(dtype):
     np.testing.assert_allclose(*gradient, rtol=1e2 * jnp.finfo(dtype).eps)
 
 
+def test_rows_by_numbers_that_are_the_same_for_all_lanes():
+    """They are read again wherever they are used, by a number that is computed once for the call and kept."""
+    table = np.arange(12.0).reshape(3, 4) + 1
+
+    def f(x, order):
+        kept = fx.simd.stored(jnp.asarray(table))
+        first, second = (kept.at[order[i]].get(mode="promise_in_bounds") for i in range(2))
+        return jax.lax.scan(lambda c, y: (c + y * first, y * second), jnp.zeros(4), x)
+
+    x, order = jnp.arange(15.0).reshape(3, 5), jnp.asarray([2, 1], jnp.int32)
+    found, expected = (g(f, (0, None))(x, order) for g in (fx.simd.vmap, jax.vmap))
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-14), found, expected)
+
+
 def test_loops_over_stored_rows_are_not_written_out():
     table = jnp.ones((9, 3))
     sizes = {}
