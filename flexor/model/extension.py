@@ -1,12 +1,12 @@
 """What description files cannot say, and how flexor writes and reads it.
 
 Every number has its parameter name (`pair.floor~foot.stiffness`); further keys are `gravity`, `reference`, `rest`,
-`keyframe.<name>`, and, as they change the topology, `body.<name>.compensated`, `body.<name>.mocap`,
-`pair.<name>.margined`, `joint.<name>.dry_friction`, `joint.<name>.actuated_gravcomp`, `joint.<name>.limited` (0 takes a
-limit away), `tendon.<name>.dry_friction`, `tendon.<name>.inertial`, `geom.<name>.surface_velocity`,
-`geom.<name>.vertices` and `geom.<name>.outline`. Keys may be shell patterns (`pair.*.cfm`). MJCF holds them as `<numeric name="flexor.<key>" data="…"/>`, URDF as `<set
-name="<key>" value="…"/>` in a `<flexor>` element, which also lists the geoms, pairs, actuators, sites, equalities and
-keyframes. They are applied after all defaults.
+`keyframe.<name>`, and, as they change the topology, `body.<name>.compensated`, `body.<name>.mocap`, `pair.<name>.margined`,
+`joint.<name>.dry_friction`, `joint.<name>.actuated_gravcomp`, `joint.<name>.limited` (0 takes a limit away),
+`tendon.<name>.dry_friction`, `tendon.<name>.inertial`, `geom.<name>.surface_velocity`, `geom.<name>.vertices` and
+`geom.<name>.outline`. Keys may be shell patterns (`pair.*.cfm`). MJCF holds them as `<numeric name="flexor.<key>"
+data="…"/>`, URDF as `<set name="<key>" value="…"/>` in a `<flexor>` element, which also lists the geoms, pairs, actuators,
+sites, equalities and keyframes. They are applied after all defaults.
 """
 
 import xml.etree.ElementTree as ET
