@@ -5,15 +5,20 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from _form import Check, Result, at_most, run, tell
+from _scenes import panda_grasping
 
 
 class Case(NamedTuple):
-    """A robot as `fx.load` takes it, how long its first step may take in s, cold, and what it stands on."""
+    """A robot as `fx.load` takes it, or a function that gives its text; how long its first step may take in s, cold, and what it
+    stands on."""
 
-    load: str
+    load: str | Callable[[], str]
     cold: float | None = None
     floating: bool = False
     ground: bool = True
@@ -22,6 +27,7 @@ class Case(NamedTuple):
 CASES = {
     "quadruped": Case("quadruped", 6.0, ground=False),
     "panda with its hand": Case("panda", 15.0),
+    "panda with its hand, a table and 20 boxes": Case(partial(panda_grasping, 19), 15.0, ground=False),
     "anymal_c, all meshes": Case("anymal_c", floating=True),
     "g1, all meshes": Case("g1", 25.0, floating=True),
     "talos, all meshes": Case("talos", 25.0, floating=True),
@@ -48,8 +54,12 @@ print(json.dumps([loaded - start, done - start, resource.getrusage(resource.RUSA
 
 def first(case: Case, cache: str) -> list[float]:
     """Seconds to load, seconds to the end of the first step, memory in GB, and what the robot has, in a fresh process."""
-    env = {**os.environ, "FLEXOR_CACHE": cache}
-    arguments = [sys.executable, "-c", CODE, json.dumps([case.load, {"floating": case.floating, "ground": case.ground}])]
+    env, load = {**os.environ, "FLEXOR_CACHE": cache}, case.load
+    if not isinstance(load, str):
+        path = Path(cache) / "scene.xml"
+        path.write_text(load(), encoding="utf-8")
+        load = str(path)
+    arguments = [sys.executable, "-c", CODE, json.dumps([load, {"floating": case.floating, "ground": case.ground}])]
     done = subprocess.run(arguments, env=env, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(done.stderr)
