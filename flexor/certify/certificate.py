@@ -42,6 +42,7 @@ KINDS: dict[str, Callable[[Model], Array]] = {
     "torsional friction": lambda m: m.pairs.torsion,
     "rolling friction": lambda m: m.pairs.rolling,
     "contact margin": lambda m: m.pairs.margin,
+    "adhesion": lambda m: m.pairs.adhesion,
     "surface velocity": lambda m: m.geoms.surface_velocity,
     "softness, stiffness": lambda m: m.compliances.stiffness,
     "softness, damping": lambda m: m.compliances.damping,
@@ -168,8 +169,8 @@ def certify(model: Model, *, steps: int = 12, dt: float = 2e-3, seed: int = 0) -
             ]
         rows: list[Row] = []
         models = [NCP(iterations=50, tolerance=1e-13), Penalty()]
-        if any(p.condim > 3 for p in model.topology.pairs):
-            remarks.append("Penalty is not covered: it has no torsional or rolling friction")
+        if model.topology.sticky or any(p.condim > 3 for p in model.topology.pairs):
+            remarks.append("Penalty is not covered: it has no adhesion, and no torsional or rolling friction")
             models = models[:1]
         for contact in models:
             rows += _certify_contact(model, contact, made, steps, dt, seed, remarks)

@@ -86,6 +86,8 @@ def _target(t: Topology, a: Actuator) -> str:
     """What an actuator pushes on, in words."""
     if a.joint is not None:
         return t.joints[a.joint].name
+    if a.body is not None:
+        return t.bodies[a.body]
     if a.tendon is not None:
         return f"tendon {t.tendons[a.tendon].name}"
     assert a.site is not None

@@ -37,12 +37,14 @@ class Loads(NamedTuple):
 
 class FreeStep(NamedTuple):
     """A step of length dt without impulses: where it starts, the velocity at its end, and the joint-space inertia, with what
-    implicit damping adds to it."""
+    implicit damping adds to it; and the forces of the actuators that pull bodies against their contacts, None if there are none.
+    """
 
     start: Instant
     velocity: Float[Array, " nv"]
     M: Float[Array, "nv nv"]
     dt: Float[Array, ""]
+    pull: Float[Array, " npull"] | None = None
 
 
 class Outcome(NamedTuple):

@@ -52,6 +52,8 @@ class Mixed(AbstractContact):
             raise ValueError(
                 f"Mixed(soft='{self.soft}') matches no pair of '{model.topology.name}'; it has {listed or 'none'}."
             )
+        if model.topology.sticky:
+            raise ValueError(f"Mixed() has no adhesion, which '{model.topology.name}' has: use contact=NCP().")
         spinning = [p.name for p in model.topology.pairs if p.condim > 3 and fnmatchcase(p.name, self.soft)]
         if spinning:
             raise ValueError(

@@ -28,6 +28,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from flexor.contact.adhesion import pulled
 from flexor.contact.contact import AbstractContact, FreeStep, Instant, Loads, Outcome
 from flexor.contact.contacts import Contacts, contact_velocity, jacobian_of_one, no_contacts, senses, tapped
 from flexor.contact.detect import candidates, detect
@@ -114,6 +115,7 @@ class NCP(AbstractContact):
         now, dt = step.start, step.dt
         chol = factor_inertia(step.M)
         found, key, left_out = self._found(step, loads)
+        step = pulled(step, found)
         contacts, depth = tapped(now.model, now.kin, found, loads.tap)
         keep = 1.0 if self.warm_start else 0.0
         before = memory.contact if key is None else matched(stored(memory.key), stored(memory.contact), key)

@@ -255,12 +255,17 @@ def _narrow_phase(now: Instant, s: _Bounds, group: _Group, dt: Array, most: int)
     table = stored(tuple(map(jnp.asarray, (*sides, group.pairs))))
     margined = any(t.pairs[i].margined for i in group.pairs)
     margin = stored(take(now.model.pairs.margin, group.pairs)) if margined else None
+    attracted = lax.stop_gradient(jnp.max(now.model.pairs.gap)) if t.sticky else None
+
+    def reach_of(a: Array, b: Array) -> Array:
+        reach = _reach(s, a, b, lax.stop_gradient(dt))
+        return reach if attracted is None else reach + attracted
 
     def near(i: Array) -> tuple[Array, Array]:
         a, b = gathered(table[0], i), gathered(table[1], i)
         gap = _separation(s, group.shapes, a, b)
         gap = gap if margin is None else gap - lax.stop_gradient(gathered(margin, i))
-        return gap < _reach(s, a, b, lax.stop_gradient(dt)), gap < 0
+        return gap < reach_of(a, b), gap < 0
 
     count = len(group.pairs)
     all_fit = count <= most
@@ -272,7 +277,7 @@ def _narrow_phase(now: Instant, s: _Bounds, group: _Group, dt: Array, most: int)
 
     def touch(i: Array) -> tuple[Touch, Array]:
         a, b = gathered(table[0], i), gathered(table[1], i)
-        reach = _reach(s, a, b, lax.stop_gradient(dt))
+        reach = reach_of(a, b)
         far = reach if margin is None else reach + lax.stop_gradient(gathered(margin, i))
         found = of_pair(*place(i, a, b), far) if ends[0].grid else of_pair(*place(i, a, b))
         found = found if margin is None else found._replace(distance=found.distance - gathered(margin, i))

@@ -34,7 +34,9 @@ class Penalty(AbstractContact):
         return ()
 
     def check(self, model: Model) -> None:
-        """Raises about pairs with torsional or rolling friction, which it has not."""
+        """Raises about adhesion, and pairs with torsional or rolling friction, which it has not."""
+        if model.topology.sticky:
+            raise ValueError(f"Penalty() has no adhesion, which '{model.topology.name}' has: use contact=NCP().")
         spinning = [p.name for p in model.topology.pairs if p.condim > 3]
         if spinning:
             raise ValueError(

@@ -11,6 +11,7 @@
     site                   l = 0, J = d in the axes of the site: a thruster, a propeller
     site with reference    l = d . (R_r^T (p - p_r), log(quat_r^-1 quat)), J = d . R_r^T (J - J_r), without the joints that
                            move both sites
+    body                   l = 0, J = 0: it pulls on contacts, which are found elsewhere (`flexor.contact.adhesion`)
     slider-crank           l = a . v - sqrt((a . v)^2 + r^2 - v . v) with the axis a of the slider, v from slider to pin and the
                            rod's length r; a . v where the rod does not reach
 
@@ -36,7 +37,7 @@ def transmission(model: Model, kin: Kinematics, q: Float[Array, " nq"]) -> tuple
     """Lengths and moments of all actuators at the coordinates q, whose kinematics are `kin`."""
     t, parts, rows = model.topology, [], []
     laws = {"straight": _straight, "ball": _ball, "free": _free, "tendon": _tendon, "site": _site, "difference": _difference,
-            "crank": _crank}  # fmt: skip
+            "crank": _crank, "body": _body}  # fmt: skip
     for kind, law in laws.items():
         members = [i for i, a in enumerate(t.actuators) if kind_of(t, a) == kind]
         if members:
@@ -49,6 +50,8 @@ def transmission(model: Model, kin: Kinematics, q: Float[Array, " nq"]) -> tuple
 
 def kind_of(t: Topology, a: Actuator) -> str:
     """The kind of an actuator's transmission."""
+    if a.body is not None:
+        return "body"
     if a.slider is not None:
         return "crank"
     if a.site is not None:
@@ -117,6 +120,11 @@ def _free(model: Model, kin: Kinematics, q: Array, actuators: list[Actuator]) ->
 def _tendon(model: Model, kin: Kinematics, q: Array, actuators: list[Actuator]) -> _Part:
     tendons = np.array([a.tendon for a in actuators], INDEX)
     return take(tendon_lengths(model, kin, q), tendons), take(tendon_jacobian(model, kin), tendons)
+
+
+def _body(model: Model, kin: Kinematics, q: Array, actuators: list[Actuator]) -> _Part:
+    n = len(actuators)
+    return jnp.zeros(n, q.dtype), jnp.zeros((n, model.nv), q.dtype)
 
 
 def _frames(model: Model, kin: Kinematics, sites: np.ndarray) -> tuple[np.ndarray, Array, Array]:

@@ -55,6 +55,7 @@ from flexor.model.topology import JOINT_NQ, SHAPES, Geom, Joint, Pair, Site, Top
 
 REST_DEPTH = 5e-3  # m: how deep a robot's whole weight presses one contact, which sets the default stiffness
 LIMIT_TIME = 0.02  # s: time constant of a joint limit or an equality, MuJoCo's default
+STICKING = 1e-4  # m: hard contacts rest at distance zero, to rounding; adhesion acts at least up to here
 PAIR_DEFAULTS = {"restitution": 0.0, "damping": 1.0, "baumgarte": 0.2}
 SOFTNESS = 1e-4  # CFM as a share of the inverse mass of the lighter touching body: far below any effect, far above rounding
 
@@ -158,7 +159,10 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
             )
             for i, g in enumerate(geoms)
         ),
-        pairs=tuple(Pair(f"{p.a}~{p.b}", index[p.a], index[p.b], p.condim, p.margined or p.margin != 0) for p in pairs),
+        pairs=tuple(
+            Pair(f"{p.a}~{p.b}", index[p.a], index[p.b], p.condim, p.margined or p.margin != 0, p.sticky or p.adhesion != 0)
+            for p in pairs
+        ),
         actuators=actuator_topology(d),
         keyframes=tuple(d.keyframes),
         sites=tuple(Site(s.name, body[s.body]) for s in d.sites),
@@ -276,6 +280,8 @@ def _pair_table(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) ->
     table["friction"] = np.array([p.friction for p in pairs])
     table["restitution"] = np.array([p.restitution for p in pairs])
     table["margin"] = np.array([p.margin for p in pairs])
+    table["adhesion"] = np.array([p.adhesion for p in pairs])
+    table["gap"] = np.array([max(p.gap, STICKING) for p in pairs])
     table["torsion"] = np.array([p.torsion if p.condim > 3 else 0.0 for p in pairs])
     table["rolling"] = np.array([p.rolling if p.condim > 4 else 0.0 for p in pairs])
     table["stiffness"] = lighter * 9.81 / REST_DEPTH**1.5
@@ -286,10 +292,11 @@ def _pair_table(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) ->
 
 
 def _checked_pairs(d: Description, pairs: list[PairSpec]) -> list[PairSpec]:
-    """The pairs, without margins and without torsional and rolling friction where these are ignored."""
+    """The pairs, without margins, adhesion, and torsional and rolling friction where these are ignored."""
     for p in pairs:
         p.condim = min(p.condim, 3) if "condim" in d.ignore else p.condim
         p.margin = 0.0 if "margin" in d.ignore else p.margin
+        p.adhesion = 0.0 if "adhesion" in d.ignore else p.adhesion
     return pairs
 
 

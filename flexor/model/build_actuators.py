@@ -23,6 +23,7 @@ def actuator_topology(d: Description) -> tuple[Actuator, ...]:
         "joint": {j.name: i for i, j in enumerate(d.joints)},
         "site": {s.name: i for i, s in enumerate(d.sites)},
         "tendon": {t.name: i for i, t in enumerate(d.tendons)},
+        "body": {b.name: i for i, b in enumerate(d.bodies)},
     }
 
     def at(a: ActuatorSpec, kind: str, name: str | None) -> int | None:
@@ -45,6 +46,7 @@ def actuator_topology(d: Description) -> tuple[Actuator, ...]:
             varying=a.varying or bool(np.any(a.gain_slope)),
             muscle=a.muscle is not None,
             circular=a.circular,
+            body=at(a, "body", a.body),
         )
         for a in d.actuators
     )

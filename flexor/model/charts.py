@@ -33,7 +33,7 @@ ROUNDING = 1e-6  # of the range, by which a start in single precision may miss a
 FIELD_SIZE = {
     "damping": 0.1, "frictionloss": 0.1, "armature": 0.01, "stiffness": 1.0, "friction": 0.5, "restitution": 0.3,
     "cfm": 1e-2, "baumgarte": 0.2, "com": 0.1, "pos": 0.1, "range": 1.0, "mass": 1.0, "delay": 0.02,
-    "torsion": 0.01, "rolling": 1e-3,
+    "torsion": 0.01, "rolling": 1e-3, "adhesion": 1.0,
 }  # fmt: skip
 """Size of a number that starts at zero, in SI units."""
 

@@ -138,6 +138,8 @@ class GeomSpec:
     solimp: ArrayLike = SOLIMP
     solmix: float = 1.0
     surface_velocity: ArrayLike = (0.0,) * 6
+    adhesion: float = 0.0
+    gap: float = 0.0
 
 
 @dataclass
@@ -152,14 +154,17 @@ class PairSpec:
     margined: bool = False
     torsion: float = 0.0
     rolling: float = 0.0
+    adhesion: float = 0.0
+    gap: float = 0.0
+    sticky: bool = False
     restitution: float = 0.0
     compliance: ComplianceSpec | None = None
 
 
 @dataclass
 class ActuatorSpec:
-    """An actuator on a joint, a tendon, a site or a slider-crank: see `Actuator` for what is pushed on, `Actuators` for the law,
-    `Activations` for that of the activation. `muscle` has the fields of `Muscles` by name."""
+    """An actuator on a joint, a tendon, a site, a slider-crank or a body: see `Actuator` for what is pushed on, `Actuators`
+    for the law, `Activations` for that of the activation. `muscle` has the fields of `Muscles` by name."""
 
     name: str
     joint: str | None = None
@@ -187,6 +192,7 @@ class ActuatorSpec:
     smoothing: float = 0.0
     act_range: tuple[float, float] = UNLIMITED
     muscle: dict[str, ArrayLike] | None = None
+    body: str | None = None
 
 
 @dataclass

@@ -48,6 +48,8 @@ def structure_keys(model: Model) -> dict[str, np.ndarray]:
     for pair, margin in zip(model.topology.pairs, np.asarray(model.pairs.margin), strict=True):
         if pair.margined and not margin:
             keys[f"pair.{pair.name}.margined"] = np.ones(1)
+        if pair.sticky:
+            keys[f"pair.{pair.name}.sticky"] = np.ones(1)
     for i, tendon in enumerate(model.topology.tendons):
         for flag, values in (("dry_friction", model.tendons.frictionloss), ("inertial", model.tendons.armature)):
             if getattr(tendon, flag) and not np.asarray(values)[i] > 0:
@@ -123,8 +125,8 @@ def set_structure(d: Description) -> None:
         name, _, field = rest.rpartition(".")
         if kind == "joint" and field == "dry_friction" and name in joints:
             joints[name].dry_friction = bool(d.overrides.pop(key)[0])
-        elif kind == "pair" and field == "margined" and name in pairs:
-            pairs[name].margined = bool(d.overrides.pop(key)[0])
+        elif kind == "pair" and field in ("margined", "sticky") and name in pairs:
+            setattr(pairs[name], field, bool(d.overrides.pop(key)[0]))
         elif kind == "body" and field == "compensated" and name in bodies:
             bodies[name].compensated = bool(d.overrides.pop(key)[0])
         elif kind == "body" and field == "mocap" and name in bodies:
@@ -208,7 +210,8 @@ def read_urdf_extension(extension: ET.Element, d: Description) -> None:
             e.set("condim", "3" if e.get("frictional") == "true" else "1")
         condim = int(_attribute(e, "condim", {"1", "3", "4", "6"}, d))
         ends = _attribute(e, "a", geoms, d), _attribute(e, "b", geoms, d)
-        d.pairs.append(PairSpec(*ends, condim=condim, margined=e.get("margined") == "true"))
+        margined, sticky = (e.get(flag) == "true" for flag in ("margined", "sticky"))
+        d.pairs.append(PairSpec(*ends, condim=condim, margined=margined, sticky=sticky))
     d.actuators = [
         ActuatorSpec(_attribute(e, "name", None, d), _attribute(e, "joint", joints, d), samples=_count(e, "samples", d))
         for e in extension.findall("actuator")

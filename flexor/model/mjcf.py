@@ -222,6 +222,8 @@ def _geom(m: mujoco.MjModel, g: int, names: _Names, d: Description) -> GeomSpec:
         solref=m.geom_solref[g].copy(),
         solimp=m.geom_solimp[g].copy(),
         solmix=float(m.geom_solmix[g]),
+        adhesion=float(m.geom_adhesion[g]),
+        gap=float(m.geom_gap[g]),
         surface_velocity=np.zeros(6) if "surfacevel" in d.ignore else m.geom_surfacevel[g].copy(),
     )
 
@@ -248,7 +250,8 @@ def _pair(m: mujoco.MjModel, p: int, names: _Names, d: Description) -> PairSpec:
         d.refuse("anisotropic", f"pair '{a}' and '{b}' has friction {first} and {second} in its two directions")
     if rolling != other and condim == 6:
         d.refuse("anisotropic", f"pair '{a}' and '{b}' has rolling friction {rolling} and {other} in its two directions")
-    pair = PairSpec(a, b, first, condim, float(m.pair_margin[p]), torsion=torsion, rolling=rolling)
+    margin, gap, adhesion = (float(x[p]) for x in (m.pair_margin, m.pair_gap, m.pair_adhesion))
+    pair = PairSpec(a, b, first, condim, margin, torsion=torsion, rolling=rolling, adhesion=adhesion, gap=gap)
     bodies = m.geom_bodyid[[m.pair_geom1[p], m.pair_geom2[p]]]
     return soften(pair, m.pair_solref[p], m.pair_solimp[p], float(m.body_invweight0[bodies, 0].sum()))
 

@@ -62,7 +62,7 @@ def _foreign(m: mujoco.MjModel, a: int, d: Description) -> str | None:
 def _foreign_transmission(m: mujoco.MjModel, a: int, d: Description) -> str | None:
     kind = int(m.actuator_trntype[a])
     if kind == int(TRANSMISSION.mjTRN_BODY):
-        return "acts on the contacts of a body (adhesion); flexor's act on joints, tendons, sites and slider-cranks"
+        return _foreign_adhesion(m, a)
     if kind == int(TRANSMISSION.mjTRN_TENDON) and "tendon" in d.ignore:
         return "acts on a tendon, and these are ignored"
     if np.any(m.actuator_dampingpoly[a]):
@@ -73,6 +73,16 @@ def _foreign_transmission(m: mujoco.MjModel, a: int, d: Description) -> str | No
     added = m.actuator_damping[a] or m.actuator_armature[a]
     if added and int(m.jnt_type[m.actuator_trnid[a, 0]]) < int(mujoco.mjtJoint.mjJNT_SLIDE):
         return "has damping or armature of its own on a ball or free joint; write them at the joint"
+    return None
+
+
+def _foreign_adhesion(m: mujoco.MjModel, a: int) -> str | None:
+    """What an actuator that pulls a body against its contacts has beyond a force by its input."""
+    by_input = int(m.actuator_gaintype[a]) == int(GAIN.mjGAIN_FIXED) and not np.any(m.actuator_biasprm[a, 1:])
+    if not by_input or int(m.actuator_biastype[a]) == int(BIAS.mjBIAS_MUSCLE):
+        return "pulls a body against its contacts (adhesion) with a force that depends on more than its input"
+    if m.actuator_damping[a] or m.actuator_armature[a]:
+        return "pulls a body against its contacts (adhesion) and has damping or armature"
     return None
 
 
@@ -146,6 +156,8 @@ def _transmission(m: mujoco.MjModel, a: int, names: Names) -> dict:
     if kind == int(TRANSMISSION.mjTRN_SLIDERCRANK):
         sites = {"site": names["site"][first], "slider": names["site"][second]}
         return {**sites, "gear": float(gear[0]), "crank_length": float(m.actuator_cranklength[a])}
+    if kind == int(TRANSMISSION.mjTRN_BODY):
+        return {"body": names["body"][first]}
     if kind == int(TRANSMISSION.mjTRN_TENDON):
         return {"tendon": names["tendon"][first], "gear": float(gear[0])}
     wide = int(m.jnt_type[first]) < int(mujoco.mjtJoint.mjJNT_SLIDE)

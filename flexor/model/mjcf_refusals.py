@@ -1,7 +1,7 @@
 """Elements of a MuJoCo model that change the motion and that flexor does not support: each is refused by name.
 
 The list was made by going through all fields of MuJoCo 4.0's `mjModel`. Ignored on purpose: rendering, sensors, sites,
-skins, user data, statistics, contact gaps (buffers of the detection only), and the settings of MuJoCo's solver, constraints
+skins, user data, statistics, and the settings of MuJoCo's solver, constraints
 and integrator.
 """
 
@@ -31,7 +31,6 @@ def refuse_unknown_physics(m: mujoco.MjModel, d: Description, names: Names) -> N
     _refuse_options(m, d)
     _refuse_bodies(m, d, names)
     _refuse_joints(m, d, names)
-    _refuse_geoms(m, d, names)
     _refuse_couplings(m, d, names)
 
 
@@ -59,19 +58,6 @@ def _refuse_joints(m: mujoco.MjModel, d: Description, names: Names) -> None:
             d.refuse("polynomial", f"joint '{name}' has a non-linear damper, polynomial {damper[np.argmax(damper.any(1))]}")
         if m.jnt_springyield[j] or m.jnt_plasticadr[j] >= 0:
             d.refuse("springyield", f"joint '{name}' has a spring that yields")
-
-
-def _refuse_geoms(m: mujoco.MjModel, d: Description, names: Names) -> None:
-    paired = {*m.pair_geom1.tolist(), *m.pair_geom2.tolist()}
-    for g, name in enumerate(names["geom"]):
-        if not (m.geom_contype[g] or m.geom_conaffinity[g] or g in paired):
-            continue
-        if m.geom_adhesion[g]:
-            d.refuse("adhesion", f"geom '{name}' sticks with an adhesive force of {m.geom_adhesion[g]} N")
-    for p in range(m.npair):
-        if m.pair_adhesion[p]:
-            ends = f"'{names['geom'][m.pair_geom1[p]]}' and '{names['geom'][m.pair_geom2[p]]}'"
-            d.refuse("adhesion", f"pair {ends} sticks with an adhesive force of {m.pair_adhesion[p]} N")
 
 
 def _refuse_couplings(m: mujoco.MjModel, d: Description, names: Names) -> None:

@@ -68,7 +68,8 @@ class Pairs(eqx.Module):
     Both models: `friction` (Coulomb's coefficient), and `margin` in m, the distance at which the shapes touch. `torsion` and
     `rolling` in m: the largest moments about the normal and across it, over the normal force. Penalty:
     `stiffness` k in N/m^1.5 and `damping` d in s/m of the Hunt-Crossley force k depth^1.5 (1 + d depth'). NCP: `restitution`,
-    `cfm` in 1/kg, `baumgarte` as the share of the penetration that is removed in a step.
+    `cfm` in 1/kg, `baumgarte` as the share of the penetration that is removed in a step; `adhesion` in N, the force of each
+    contact that pulls the shapes together where they are nearer than `gap` in m.
     """
 
     friction: Float[Array, " npair"]
@@ -80,6 +81,8 @@ class Pairs(eqx.Module):
     margin: Float[Array, " npair"]
     torsion: Float[Array, " npair"]
     rolling: Float[Array, " npair"]
+    adhesion: Float[Array, " npair"]
+    gap: Float[Array, " npair"]
 
 
 class Actuators(eqx.Module):

@@ -73,11 +73,12 @@ def _kept_apart(d: Description, static: set[str]) -> np.ndarray:
 
 
 def _mixed(a: GeomSpec, b: GeomSpec, response: Mapping[str, float]) -> PairSpec:
-    """Friction and condim of two geoms by MuJoCo's rule: those of the higher priority, else the larger of the two. Margins add
-    up, as in MuJoCo 4. `response` is that of the bodies."""
+    """Friction and condim of two geoms by MuJoCo's rule: those of the higher priority, else the larger of the two. Margins and
+    gaps add up, and so does adhesion, unless one has the priority. `response` is that of the bodies."""
     both = (a, b) if a.priority == b.priority else (a if a.priority > b.priority else b,)
     larger = {f: max(getattr(g, f) for g in both) for f in ("friction", "condim", "torsion", "rolling")}
-    pair = PairSpec(a.name, b.name, margin=a.margin + b.margin, **larger)
+    pair = PairSpec(a.name, b.name, margin=a.margin + b.margin, gap=a.gap + b.gap, **larger)
+    pair.adhesion = float(sum(g.adhesion for g in both))
     return soften(pair, *mixed(a, b), response[a.body] + response[b.body])
 
 

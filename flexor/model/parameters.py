@@ -23,6 +23,7 @@ _GROUPS = {"body": "bodies", "joint": "joints", "geom": "geoms", "pair": "pairs"
 _SIZES = ("stiffness", "damping", "cfm", "baumgarte")
 POSITIVE = frozenset({
     *("mass", "friction", "armature", "frictionloss", "restitution", "delay", "margin", "torquescale", "torsion", "rolling"),
+    *("adhesion", "gap"),
     *("crank_length", "time_constant", "release_time", "smoothing", "peak_force", "max_velocity"),
     *("response", "rotation_response"),
     *("density", "viscosity", "blunt_drag", "slender_drag", "angular_drag"),
@@ -118,17 +119,17 @@ def _check_room(model: Model, actuator: int, delay: Array | np.ndarray) -> None:
 
 
 def _with_rows(model: Model) -> Model:
-    """The model with dry friction switched on in every joint and tendon whose `frictionloss` is a positive number by now, the
-    inertia of every tendon whose `armature` is, gravity compensation in every body whose `gravcomp` is not zero, the margin of
-    every pair that has one, surfaces that move wherever their velocity is not zero, and a varying gain in every actuator with a
-    `gain_slope`."""
+    """The model with dry friction switched on in every joint and tendon whose `frictionloss` is a positive number by now,
+    the inertia of every tendon whose `armature` is, gravity compensation in every body whose `gravcomp` is not zero, margin
+    and adhesion of every pair that has one, surfaces that move wherever their velocity is not zero, and a varying gain in
+    every actuator with a `gain_slope`."""
     t, tendons, share, slope = model.topology, model.tendons, model.bodies.gravcomp, model.actuators.gain_slope
     belt = model.geoms.surface_velocity
     is_concrete = not isinstance(share, jax.core.Tracer)
     new = dataclasses.replace(
         t,
         joints=_switched(t.joints, "dry_friction", model.joints.frictionloss),
-        pairs=_switched(t.pairs, "margined", model.pairs.margin),
+        pairs=_switched(_switched(t.pairs, "margined", model.pairs.margin), "sticky", model.pairs.adhesion),
         geoms=t.geoms if _traced(belt) else _switched(t.geoms, "carries", np.abs(np.asarray(belt)).sum(1)),
         tendons=_switched(_switched(t.tendons, "dry_friction", tendons.frictionloss), "inertial", tendons.armature),
         compensated=tuple(sorted({*t.compensated, *(np.flatnonzero(np.asarray(share)).tolist() if is_concrete else ())})),

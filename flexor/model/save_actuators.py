@@ -54,6 +54,8 @@ def _transmission(m: Model, a: int, actuator: Actuator) -> dict[str, str]:
     t, gear = m.topology, m.actuators.gear[a]
     if actuator.tendon is not None:
         return {"tendon": t.tendons[actuator.tendon].name, "gear": number_text(gear)}
+    if actuator.body is not None:
+        return {"body": t.bodies[actuator.body]}
     if not t.is_wide(actuator):
         assert actuator.joint is not None
         return {"joint": t.joints[actuator.joint].name, "gear": number_text(gear)}

@@ -159,6 +159,8 @@ def _pairs(root: ET.Element, m: Model) -> None:
         torsion, rolling = (float(x[p]) for x in (m.pairs.torsion, m.pairs.rolling))
         friction = number_text([mu, mu, torsion, rolling, rolling])
         margin = {"margin": number_text(m.pairs.margin[p])} if m.pairs.margin[p] else {}
+        if m.topology.sticky:
+            margin |= {"adhesion": number_text(m.pairs.adhesion[p]), "gap": number_text(m.pairs.gap[p])}
         what = {"condim": str(pair.condim), "friction": friction, **margin, **softness(m, "pair", p)}
         ET.SubElement(group, "pair", {"geom1": a, "geom2": b, **what})
 

@@ -165,10 +165,11 @@ def _extension(root: ET.Element, m: Model, keys: Mapping[str, np.ndarray]) -> No
         ET.SubElement(extension, "geom", name=geom.name, shape=geom.shape, link=t.bodies[geom.body])
     for pair in t.pairs:
         ends = {"a": t.geoms[pair.a].name, "b": t.geoms[pair.b].name}
-        margined = {"margined": "true"} if pair.margined else {}
-        ET.SubElement(extension, "pair", {**ends, "condim": str(pair.condim), **margined})
+        flags = {flag: "true" for flag in ("margined", "sticky") if getattr(pair, flag)}
+        ET.SubElement(extension, "pair", {**ends, "condim": str(pair.condim), **flags})
     for actuator in t.actuators:
-        if t.is_wide(actuator) or actuator.tendon is not None or actuator.dynamics != "none" or actuator.muscle:
+        elsewhere = actuator.tendon is not None or actuator.body is not None
+        if t.is_wide(actuator) or elsewhere or actuator.dynamics != "none" or actuator.muscle:
             _fail(m, f"actuator '{actuator.name}' acts on more than a hinge or slide joint, or has an activation")
         assert actuator.joint is not None
         ends = {"name": actuator.name, "joint": t.joints[actuator.joint].name}

@@ -56,13 +56,14 @@ class Geom:
 class Pair:
     """Two shapes that may touch, in the order of `SHAPES`. `condim` is MuJoCo's: 1 without friction, 3 with friction against
     sliding, 4 against turning about the normal too, 6 against rolling as well. `margined` says that they touch at a distance
-    (`Pairs.margin`)."""
+    (`Pairs.margin`), `sticky` that they attract each other (`Pairs.adhesion`)."""
 
     name: str
     a: int
     b: int
     condim: int = 3
     margined: bool = False
+    sticky: bool = False
 
 
 DYNAMICS = ("none", "integrator", "filter", "filterexact", "muscle")
@@ -73,7 +74,8 @@ class Actuator:
     """An actuator: what it pushes on, and which laws it has.
 
     It pushes on a `joint` (in the axes of the joint's parent where `in_parent`), on a `tendon`, on a `site`, against the site
-    `reference` if there is one, or on the pin `site` of a crank whose rod slides along the z axis of the site `slider`.
+    `reference` if there is one, or on the pin `site` of a crank whose rod slides along the z axis of the site `slider`; or it
+    pulls a `body` against whatever it touches (adhesion).
     `samples` counts the past inputs that are kept for its delay; an actuator with none cannot have a delay. `dynamics` is the law
     of its activation (see `Activations`); the force of an `early` one is that of the activation after the step. Its force is
     affine, with a gain that may vary with length and velocity (`varying`), or that of a `muscle`. The input of a `circular` one
@@ -93,6 +95,7 @@ class Actuator:
     varying: bool = False
     muscle: bool = False
     circular: bool = False
+    body: int | None = None
 
 
 @dataclass(frozen=True)
@@ -242,6 +245,16 @@ class Topology:
     def contact_rows(self) -> int:
         """Directions in which a contact may push: three, or four or six where a pair has torsional or rolling friction."""
         return max([3, *(p.condim for p in self.pairs)])
+
+    @cached_property
+    def adhesive(self) -> np.ndarray:
+        """Indices of the actuators that pull bodies against what they touch."""
+        return np.array([i for i, a in enumerate(self.actuators) if a.body is not None], dtype=INDEX)
+
+    @cached_property
+    def sticky(self) -> bool:
+        """Whether anything attracts what it touches."""
+        return bool(self.pairs) and (len(self.adhesive) > 0 or any(p.sticky for p in self.pairs))
 
     @cached_property
     def carried(self) -> bool:

@@ -10,6 +10,7 @@ from flexor.contact import NCP, AbstractContact, FreeStep, Instant, NoContact
 from flexor.dynamics import (
     aba,
     actuator_force,
+    actuator_forces,
     bias_force,
     body_poses,
     body_velocities,
@@ -28,6 +29,7 @@ from flexor.model.mocap import with_mocap
 from flexor.model.model import Control, Model, State, as_control
 from flexor.solvers.integrators import AbstractIntegrator, SemiImplicitEuler
 from flexor.solvers.solver import AbstractSolver, class_name
+from flexor.spatial import take
 from flexor.taps import listening, tap
 
 
@@ -96,7 +98,7 @@ class RigidSolver(AbstractSolver):
         M = M if loads.damping is None else M + dt * loads.damping
         force = force if loads.force is None else force + loads.force
         free = now.qd + dt * tap("joint.acceleration", solve_inertia(M, factor_inertia(M), force))
-        after = self._contact.resolve(FreeStep(now, free, M, dt), loads, state.memory)
+        after = self._contact.resolve(FreeStep(now, free, M, dt, _pull(now, control)), loads, state.memory)
         return integrate(model, now.q, after.displacement), after.velocity, after.memory
 
     def _split(
@@ -107,7 +109,8 @@ class RigidSolver(AbstractSolver):
         model = with_mocap(model, controls[0])
         now = _instant(model, state.q, state.qd)
         M, loads = crba(model, now.kin), self._contact.forces(now)
-        after = self._contact.resolve(FreeStep(now, free, M, dt), loads, state.memory)
+        step = FreeStep(now, free, M, dt, _pull(now, controls[0]))
+        after = self._contact.resolve(step, loads, state.memory)
         return integrate(model, q, after.displacement - dt * free), after.velocity, after.memory
 
     def moves_by_velocity(self, model: Model) -> bool:
@@ -147,6 +150,16 @@ def _joint_forces(now: Instant, control: Control) -> Float[Array, " nv"]:
         tap("link.velocity", body_velocities(model, kin, qd))
     applied = tap("joint.applied_force", actuator_force(model, q, qd, control.u, kin) + control.tau)
     return applied + tap("joint.passive_force", passive_force(model, q, qd, kin))
+
+
+def _pull(now: Instant, control: Control) -> Float[Array, " npull"] | None:
+    """Forces of the actuators that pull bodies against what they touch; None where there are none."""
+    model, kin, q, qd = now
+    if not len(model.topology.adhesive):
+        return None
+    u = as_control(model, control).u
+    assert u is not None
+    return take(actuator_forces(model, q, qd, u, kin), model.topology.adhesive)
 
 
 def _wrench(now: Instant, control: Control) -> Float[Array, "nbody 6"]:

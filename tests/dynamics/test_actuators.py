@@ -223,7 +223,7 @@ def test_mujocos_solver_has_the_activations():
 
 
 def test_damping_of_the_actuators_that_are_kept_stays():
-    text = SCENE.format('<motor joint="h" damping="0.3" gear="2"/><adhesion body="a" ctrlrange="0 1"/>')
+    text = SCENE.format('<motor joint="h" damping="0.3" gear="2"/><general joint="h" gaintype="user"/>')
     model = fx.load(text, ignore=["actuator"])
     assert model.nu == 1
     assert float(model.joints.damping[model.joint("h")]) == pytest.approx(1.2)

@@ -121,13 +121,12 @@ def test_contact_stiffness_carries_the_lighter_tree():
 
 REFUSED = {
     "override": (one(top='<option><flag override="enable"/></option>'), "override"),
-    "adhesion": (one(geom='adhesion="2"'), "geom 'g'"),
     "polynomial": (one(joint='damping="1 0.1 0"'), "joint 'j'"),
     "springyield": (
         one(rest='<tendon><fixed name="t" stiffness="1" springyield="1"><joint joint="j" coef="1"/></fixed></tendon>'),
         "tendon 't'",
     ),
-    "actuator": (one(rest='<actuator><adhesion name="u" body="arm" ctrlrange="0 1"/></actuator>'), "actuator 'u'"),
+    "actuator": (one(rest='<actuator><general name="u" joint="j" gaintype="user"/></actuator>'), "actuator 'u'"),
     "anisotropic": (
         one(rest='<contact><pair geom1="floor" geom2="g" condim="3" friction="0.5 0.6 0 0 0"/></contact>'),
         "pair 'floor' and 'g'",
@@ -157,7 +156,7 @@ def test_pairs_of_two_shapes_can_be_left_out(shape, size):
 
 
 ACTUATORS = {
-    '<adhesion name="u" body="arm" ctrlrange="0 1"/>': "contacts of a body",
+    '<general name="u" body="arm" biastype="affine" biasprm="0 1 0"/>': "more than its input",
     '<general name="u" joint="j" dyntype="user" actdim="2"/>': r"internal dynamics \(user\)",
     '<general name="u" joint="j" gaintype="user"/>': "gain of the kind user",
     '<general name="u" joint="j" biastype="user"/>': "bias of the kind user",

@@ -52,8 +52,8 @@ SOLVER = (
     "opt.ccd_iterations opt.sdf_initpoints opt.sdf_iterations"
 )
 """Settings of MuJoCo's constraints, solver and integrator, which flexor has of its own."""
-INERT = "geom_gap pair_gap opt.magnetic key_time key_ctrl"
-"""Fields that change no motion: a buffer of the detection, a field for sensors, what a keyframe says beside its coordinates."""
+INERT = "opt.magnetic key_time key_ctrl"
+"""Fields that change no motion: a field for sensors, what a keyframe says beside its coordinates."""
 FLAGS = (
     "DSBL_WARMSTART DSBL_REFSAFE DSBL_SENSOR DSBL_MIDPHASE DSBL_EULERDAMP DSBL_AUTORESET DSBL_NATIVECCD DSBL_ISLAND "
     "DSBL_MULTICCD ENBL_ENERGY ENBL_FWDINV ENBL_INVDISCRETE ENBL_DIAGEXACT ENBL_IPC ENBL_SPECULATIVE"
