@@ -62,7 +62,7 @@ WALL = f"""<mujoco><option gravity="0 0 -{G}"/><worldbody><geom name="wall" type
 
 
 def test_a_pad_sticks_to_a_wall_as_far_as_friction_goes():
-    """It slides with g - mu F / m, or holds where mu F is more than its weight, but for the compliance; likewise its derivative."""
+    """It slides with g - mu F / m, or holds where mu F is more than its weight, but for the compliance."""
     model = fx.load(WALL.replace(f'friction="{FRICTION}"', f'friction="{FRICTION}" priority="1"'))
     assert model.topology.sticky
 
