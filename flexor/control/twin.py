@@ -1,6 +1,9 @@
 """`Twin`: a network in the place of the QP, with the inputs of NeuralSim's controller (Heiden et al. 2021, section IV-D)."""
 
 import itertools
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +12,7 @@ from jaxtyping import Array, Float, PRNGKeyArray
 
 from flexor.control.force_problem import ForceProblem
 from flexor.control.forces import AbstractForces, ForceSolution
+from flexor.files import array_bytes, read_arrays, read_sealed, sealed, write_folder
 
 INPUTS = 41
 
@@ -40,6 +44,23 @@ class Twin(AbstractForces):
         weights = tuple(jax.random.normal(k, (b, a), dtype) * (2 / a) ** 0.5 for k, (a, b) in zip(keys, pairs, strict=True))
         biases = tuple(jnp.zeros(b, dtype) for _, b in pairs)
         return Twin(weights, biases, jnp.zeros(INPUTS, dtype), jnp.ones(INPUTS, dtype))
+
+    def save(self, folder: str | Path, card: Mapping[str, Any] | None = None) -> Path:
+        """Writes a folder: the weights as safetensors, and a card beside them that says what they are for."""
+        arrays = {f"{kind}.{k}": x for kind in ("weights", "biases") for k, x in enumerate(getattr(self, kind))}
+        content = {"weights.safetensors": array_bytes({**arrays, "mean": self.mean, "deviation": self.deviation})}
+        path = Path(folder)
+        write_folder(path, {**content, "twin.json": sealed("walking network", 1, {"card": dict(card or {})}, content)})
+        return path
+
+    @staticmethod
+    def load(folder: str | Path) -> "Twin":
+        """What `save` wrote; raises, with a sentence, where that is missing or altered."""
+        _, files = read_sealed(Path(folder) / "twin.json", "walking network", 1)
+        arrays = {name: jnp.asarray(x) for name, x in read_arrays(files["weights.safetensors"]).items()}
+        count = sum(name.startswith("biases") for name in arrays)
+        parts = [tuple(arrays[f"{kind}.{k}"] for k in range(count)) for kind in ("weights", "biases")]
+        return Twin(parts[0], parts[1], arrays["mean"], arrays["deviation"])
 
     def shares(self, inputs: Float[Array, "41"]) -> Float[Array, "4 3"]:
         """The network alone: forces over the weight."""

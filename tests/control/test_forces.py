@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 import flexor as fx
 from flexor.control import InteriorPoint, Osqp, Twin, Walked
@@ -19,6 +20,16 @@ def test_osqp_inside_jax_gives_the_solver_s_forces():
     flying = jax.tree.map(lambda x: x, p)
     flying = type(p)(**{**vars(flying), "contact": jnp.zeros_like(p.contact)})
     assert float(jnp.abs(Osqp()(flying).forces).max()) == 0
+
+
+def test_a_network_is_kept_and_an_altered_one_refused(tmp_path):
+    twin = Twin.fresh(jax.random.key(1), width=8)
+    again = Twin.load(twin.save(tmp_path / "twin", {"robot": "quadruped"}))
+    jax.tree.map(np.testing.assert_array_equal, twin, again)
+    file = tmp_path / "twin" / "weights.safetensors"
+    file.write_bytes(file.read_bytes()[:-4] + b"0000")
+    with pytest.raises(ValueError, match=r"weights\.safetensors"):
+        Twin.load(tmp_path / "twin")
 
 
 def test_a_network_sees_the_inputs_of_the_paper_and_obeys_the_bounds():
