@@ -105,6 +105,26 @@ def together(f: Callable[..., Any], batch: Any, runs: int) -> float:
     return float(np.median(times)) / BATCH * 1e6
 
 
+def walking(robots: int, steps: int) -> float:
+    """Robot-seconds of walking in a minute: the whole loop of robot and controller in one kernel, once it is compiled."""
+    robot = Quadruped.of(on_its_feet(fx.load("quadruped", dtype=jnp.float32)))
+    sim = fx.Simulator(robot.model, dt=DT)
+
+    def end(command: Any) -> Any:
+        made = sim.rollout(sim.reset(jnp.asarray(robot.stand)), Walker(robot, command, DT), steps=steps)
+        return made.q[-1], made.policy_memory.refused
+
+    rng = np.random.default_rng(0)
+    commands = jnp.asarray(rng.uniform(-1, 1, (robots, 3)) * [0.6, 0.2, 0.8], jnp.float32)
+    walk = fx.simd.vmap(end)
+    jax.block_until_ready(walk(commands))
+    before = time.perf_counter()
+    q, _ = jax.block_until_ready(walk(commands))
+    seconds = time.perf_counter() - before
+    standing = np.asarray(q)[:, 2] > robot.stand[2] / 2
+    return float(standing.sum()) * steps * DT / seconds * 60
+
+
 def errors(flexor: Callable[..., np.ndarray], each: list[tuple[ForceProblem, Any]]) -> np.ndarray:
     """Largest differences of our forces from those of DAQP, ProxQP and OSQP at tight tolerances, over the weight."""
     found = []
@@ -157,6 +177,9 @@ def measure(quick: bool) -> Result:
             at_most(f"{kind}: in a batch", batched["flexor"], LIMITS[kind], "µs", timed=True),
             at_least(f"{kind}: network, times as fast as OSQP", middle["OSQP"] / middle["network"], 10, timed=True),
         ]
+    tell("the whole loop")
+    rate = walking(128 if quick else BATCH, 500)
+    checks.append(at_least("robot-seconds of walking in a minute, of robots that stand at the end", rate, 5000, timed=True))
     remarks = [
         "Single precision for flexor and the network (random weights: times do not depend on them), double for the others.",
         "OSQP: tolerance 1e-3 with polishing, as in the paper; set up anew for each problem, whose size changes with the gait.",

@@ -1,8 +1,8 @@
 """Quadrupeds walk by convex MPC, and by a network that learned from its QP (NeuralSim, Heiden et al. 2021, section IV-D).
 
 Walks forwards, sideways and turning from random starts, on flat ground and under pushes, in flexor and in MuJoCo; then ten
-thousand states under random commands, a 41-192-192-192-12 network, rounds of DAgger (states that the network visits, forces of the
-QP; Ross et al. 2011), and the same walks with the network in the place of the QP.
+thousand states under random commands, a 41-192-192-192-12 network, rounds of DAgger (states that the network visits,
+forces of the QP; Ross et al. 2011), and the same walks with the network in the place of the QP.
 """
 
 import argparse
@@ -42,8 +42,9 @@ def judged(
         wanted = int(np.argmax(np.abs(asked)))
         speed = np.array([walks[k].velocity[wanted] for k in group if not walks[k].fell])
         off = float(np.max(np.abs(speed / asked[wanted] - 1))) if len(speed) else float("nan")
+        mean = float(speed.mean()) if len(speed) else float("nan")
         rows.append({"robot": robot, "by": who, "in": where, "walk": label, "falls": f"{falls} of {len(group)}",
-                     "asked": asked[wanted], "walked": float(speed.mean()) if len(speed) else float("nan"), "worst": off})  # fmt: skip
+                     "asked": asked[wanted], "walked": mean, "worst": off})  # fmt: skip
         checks.append(equals(f"{robot}, {who}, {where}, {label}: falls", falls, 0))
         checks.append(at_most(f"{robot}, {who}, {where}, {label}: speed off by", off, MARGIN[who]))
     return rows, checks
