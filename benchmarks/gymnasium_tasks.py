@@ -39,7 +39,7 @@ THEIRS = {
 LIFT = {"hopper": 1, "walker2d": 1, "half-cheetah": 1, "ant": 2, "humanoid": 2}
 QUICK = ("hopper", "inverted-double-pendulum")
 AFTER = (1, 10, 50)  # steps after which differences on the ground are printed
-FLIGHT = 5  # steps
+FLIGHT = 3  # steps
 GENTLE = 0.1  # of the largest action, so that no limit of a joint is met in flight
 
 

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float
 
 from flexor.envs import TASKS, AbstractTask, Episode, advance, batched, check, make, start
 from flexor.envs.gymnasium import PREFIX
+from flexor.learn.loop import check_finite
 from flexor.viz.scene import body_motion
 from flexor.viz.video import Stage
 
@@ -66,6 +67,8 @@ class Robots:
         if not np.isfinite(seen).all():
             raise ValueError(f"an action of {self.task.name} is not finite.")
         self._episodes, transition = self._advance(None, (self._episodes, seen))
+        if not np.isfinite(transition.reward).all():
+            check_finite(self.task, transition.terms)
         return _own(self._episodes.observation), jax.tree.map(_own, transition)
 
     def q(self, robot: int) -> np.ndarray:

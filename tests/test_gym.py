@@ -42,6 +42,22 @@ def test_every_task_is_registered():
     assert made <= set(gymnasium.registry)
 
 
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", fx.envs.TASKS)
+def test_every_environment_passes_gymnasiums_checks(name):
+    """On MuJoCo's physics, for which nothing is compiled; without contact, where MuJoCo refuses the inertias of a description."""
+    try:
+        env = flexor.gym.TaskEnv(name, solver="mujoco", length=3)
+    except FileNotFoundError as missing:
+        pytest.skip(str(missing))
+    except ValueError as refused:
+        assert "MuJoCo refuses" in str(refused)  # noqa: PT017 (the other way is to go on)
+        assert "inertia must" in str(refused)  # noqa: PT017
+        env = flexor.gym.TaskEnv(name, solver="none", length=3)
+    check_env(env, skip_render_check=True)
+    assert gymnasium.spec(flexor.gym.identifier(name)).kwargs == {"task": name}
+
+
 def test_gymnasium_imported_first_knows_the_tasks():
     code = "import gymnasium, flexor; print('flexor/AntRun-v0' in gymnasium.registry)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -130,6 +146,18 @@ def test_images(cart):
     assert before.std() > 10
     assert (before != after).any()
     drawn.close()
+
+
+def test_a_reward_that_is_not_a_number_is_named_by_its_term(cart):
+    def reward(self, step):
+        return {"angle": step.after.q[1], "root": jax.numpy.sqrt(-1 - step.action[0] ** 2)}
+
+    broken = type("Broken", (fx.envs.CartpoleSwingUp,), {"reward": reward})
+    task = cart.unwrapped.task
+    envs = flexor.gym.TaskVectorEnv(broken(sim=task.sim, action=task.action, length=5), num_envs=2)
+    envs.reset(seed=0)
+    with pytest.raises(FloatingPointError, match="the term 'root' of the reward of Broken is not finite for 2 of 2 robots"):
+        envs.step(np.zeros((2, 1)))
 
 
 def test_sentences(carts):
