@@ -51,21 +51,22 @@ class Direct:
         self.outputs = [_memory((*rows, *a.shape), a.dtype) for a in jaxpr.out_avals]
         self.seconds = about["seconds"]
         address, library = machine.load_direct(code, about["target"])
-        self._library = library  # frees the code when the program is dropped
         self._blocks, self._scratch = -(-n // about["lanes"]), about["scratch"]
         self._table = np.array([x.ctypes.data for x in (*self.inputs, *self.outputs)] or [0], np.uintp)
         pairs = [(self.inputs[k], x) for x, k in zip(self.outputs, feeds, strict=False) if k is not None and x.nbytes]
         self._copies = np.array([(a.ctypes.data, b.ctypes.data, b.nbytes) for a, b in pairs] or [(0, 0, 0)], np.uintp)
         self._count, self._size = len(pairs), n
         self._frames: list[np.ndarray] = []
+        # what a call needs by its address: the code, which is freed with `library`, and the memory. `run` keeps it alive
+        kept = (library, self.inputs, self.outputs, self._table, self._copies, self._frames)
         threads = min(threads or len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
                       self._blocks)  # fmt: skip
         if threads > 1 and n > 1:
-            self._start_threads(address, threads)
+            self._start_threads(address, threads, kept)
         else:
             # keeps Python's lock: a step is shorter than handing it over and back
             call, frame = ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(address), self._frame(0, self._blocks, self._count)
-            self.run = _bound(call, int(frame.ctypes.data))
+            self.run = _bound(call, int(frame.ctypes.data), kept)
 
     @staticmethod
     def unsupported() -> str:
@@ -79,14 +80,13 @@ class Direct:
         self._frames += [scratch, frame]
         return frame
 
-    def _start_threads(self, address: int, threads: int) -> None:
+    def _start_threads(self, address: int, threads: int, kept: Any) -> None:
         """Workers that draw chunks of blocks from one counter, as in `handler.py`; this thread is one of them."""
         call = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(address)
         frames = [self._frame(0, 0, 0) for _ in range(threads)]
         last = self._frame(0, 0, self._count)
         chunk, blocks = -(-self._blocks // (threads * SHARES)), self._blocks
         pool = ThreadPoolExecutor(threads - 1, thread_name_prefix="flexor-simd")
-        weakref.finalize(self, pool.shutdown, wait=False)
 
         def work(frame: np.ndarray, turn: Any) -> None:
             at = int(frame.ctypes.data)
@@ -94,7 +94,7 @@ class Direct:
                 frame[FIRST], frame[LAST] = first, min(first + chunk, blocks)
                 call(at)
 
-        def run() -> None:
+        def run(kept: Any = kept) -> None:
             turn = count()
             others = [pool.submit(work, frame, turn) for frame in frames[1:]]
             work(frames[0], turn)
@@ -102,11 +102,12 @@ class Direct:
                 other.result()
             call(int(last.ctypes.data))
 
+        weakref.finalize(run, pool.shutdown, wait=False)
         self.run = run
 
 
-def _bound(call: Any, at: int) -> Callable[[], None]:
-    def run() -> None:
+def _bound(call: Any, at: int, kept: Any) -> Callable[[], None]:
+    def run(kept: Any = kept) -> None:
         call(at)
 
     return run
