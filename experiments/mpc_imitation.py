@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import matplotlib.figure
 import numpy as np
 from _experiment import Check, Result, at_most, equals, run
 from _walks import COMMANDS, DT, PUSH, Starts, Walks, in_mujoco, random_starts, robot_named
@@ -17,6 +18,7 @@ from _walks import COMMANDS, DT, PUSH, Starts, Walks, in_mujoco, random_starts, 
 import flexor as fx
 from flexor.control import ForceSolution, InteriorPoint, Twin, Walked, Walker
 from flexor.control.twin import features
+from flexor.viz.plots import styled
 
 MARGIN = {"QP": 0.10, "network": 0.15}  # of the commanded speed
 
@@ -144,6 +146,30 @@ def imitated(walker: Walker, walks: Walks, options: argparse.Namespace, robot: s
     return twin, Walks(pupil, walks.steps * DT), [*told, f"{robot}: the network is in {folder}."]
 
 
+def speeds(rows: list[dict[str, Any]]) -> matplotlib.figure.Figure:
+    """Mean speed of the walks that did not fall over the commanded one, and the worst; a panel for each robot."""
+    robots = list(dict.fromkeys(row["robot"] for row in rows))
+    with styled():
+        figure = matplotlib.figure.Figure(figsize=(4.6 * len(robots), 3.4), layout="constrained")
+        panels = np.atleast_1d(np.asarray(figure.subplots(1, len(robots), sharey=True)))
+        for axes, robot in zip(panels, robots, strict=True):
+            walks = list(dict.fromkeys(row["walk"] for row in rows if row["robot"] == robot))
+            series = list(dict.fromkeys((row["by"], row["in"]) for row in rows if row["robot"] == robot))
+            for k, (who, where) in enumerate(series):
+                mine = [row for row in rows if (row["robot"], row["by"], row["in"]) == (robot, who, where)]
+                share = np.array([row["walked"] / row["asked"] for row in mine])
+                at = np.arange(len(walks)) + 0.15 * (k - (len(series) - 1) / 2)
+                worst = np.array([row["worst"] for row in mine])
+                axes.errorbar(at, share, yerr=worst - np.abs(share - 1), fmt="o", label=f"{who}, {where}")
+            for margin in MARGIN.values():
+                axes.axhspan(1 - margin, 1 + margin, color="#7a8793", alpha=0.1, linewidth=0)
+            axes.set_xticks(range(len(walks)), walks, rotation=30, ha="right")
+            axes.set(title=robot, ylim=(0, 1.4))
+        panels[0].set_ylabel("speed over commanded speed")
+        panels[0].legend(fontsize=8, loc="lower right")
+    return figure
+
+
 def measure(options: argparse.Namespace) -> Result:
     rows: list[Any] = []
     checks: list[Check] = []
@@ -174,6 +200,7 @@ def measure(options: argparse.Namespace) -> Result:
     remarks.append(
         f"Walks of {seconds:g} s from random starts; pushed: {PUSH:g} N for 0.2 s every 4 s; worst: of all that did not fall."
     )
+    speeds(rows).savefig(options.out / "speeds.png", dpi=150)
     return Result(rows, checks, remarks)
 
 
