@@ -160,7 +160,7 @@ def speeds(rows: list[dict[str, Any]]) -> matplotlib.figure.Figure:
                 share = np.array([row["walked"] / row["asked"] for row in mine])
                 at = np.arange(len(walks)) + 0.15 * (k - (len(series) - 1) / 2)
                 worst = np.array([row["worst"] for row in mine])
-                axes.errorbar(at, share, yerr=worst - np.abs(share - 1), fmt="o", label=f"{who}, {where}")
+                axes.errorbar(at, share, yerr=np.maximum(worst - np.abs(share - 1), 0), fmt="o", label=f"{who}, {where}")
             for margin in MARGIN.values():
                 axes.axhspan(1 - margin, 1 + margin, color="#7a8793", alpha=0.1, linewidth=0)
             axes.set_xticks(range(len(walks)), walks, rotation=30, ha="right")
