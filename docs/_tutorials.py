@@ -58,7 +58,9 @@ def executed(source: Path) -> Tutorial:
     del book.cells[0]
     pictures: dict[str, bytes] = {}
     parts = [part for cell in book.cells for part in _shown(cell, source.stem, pictures)]
-    parts.insert(1, f"*This page is a notebook that ran when the site was built: [{source.stem}.ipynb]({source.stem}.ipynb).*")
+    parts.insert(
+        1, f"*This page is a notebook that ran when the site was built: [{source.stem}.ipynb]({source.stem}.ipynb).*"
+    )
     return Tutorial(source.stem, "\n\n".join(parts) + "\n", pictures, nbformat.writes(book))
 
 

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Your own robot from its URDF
 #
-# A description goes in, a simulator comes out that moves, can be looked at, and can be differentiated. Here the robot is a lever
-# with a gripper that we write down ourselves; yours is a file: `fx.load("robot.urdf")`.
+# A description goes in, a simulator comes out that moves, can be looked at, and can be differentiated. Here the robot is a
+# lever with a gripper that we write down ourselves; yours is a file: `fx.load("robot.urdf")`.
 
 # %%
 from pathlib import Path
@@ -45,8 +45,8 @@ for name, value in fx.parameters(model, "joint.*").items():
     print(f"{name:24} {np.asarray(value).round(4)}")
 
 # %% [markdown]
-# Every number of the description is a parameter with a name. What cannot be read raises an error that names the element, and
-# what is left out on purpose is said in a warning.
+# Every number of the description is a parameter with a name. What cannot be read raises an error that names the element,
+# and what is left out on purpose is said in a warning.
 #
 # ## Motion
 #
@@ -70,15 +70,17 @@ plt.show()
 # %% [markdown]
 # ## Beside MuJoCo
 #
-# MuJoCo is a solver like any other. Before the hook touches the floor the two agree; contact and dry friction are other models in
-# the two, hard here and soft there.
+# MuJoCo is a solver like any other. Before the hook touches the floor the two agree; contact and dry friction are other
+# models in the two, hard here and soft there.
 
 # %%
 peer = sim.with_solver(fx.MujocoSolver())
 other = peer.rollout(peer.reset([0.8, 0.0]), steps=1000)
 apart = np.abs(np.asarray(run.q - other.q)).max(axis=1)
 touch = int(np.argmax(np.asarray(run.taps["contact.normal_force"]).sum(axis=1) > 0))
-print(f"before the touch at {run.time[touch]:.2f} s: {apart[:touch].max():.1e} rad apart, after it {apart[touch:].max():.1e} rad")
+print(
+    f"before the touch at {run.time[touch]:.2f} s: {apart[:touch].max():.1e} rad apart, after it {apart[touch:].max():.1e} rad"
+)
 
 # %% [markdown]
 # ## Derivatives
@@ -114,8 +116,9 @@ plt.show()
 # %% [markdown]
 # ## Keep it
 #
-# `sim.save` writes model, solver and time step; `fx.open` reads them back to the same bits. `fx.save(model, "crane.xml")` writes an
-# MJCF. `fx.viz.save_animation("crane.html", model, run)` makes a page that plays the motion, and `flexor simulate crane.urdf --ground
+# `sim.save` writes model, solver and time step; `fx.open` reads them back to the same bits. `fx.save(model, "crane.xml")`
+# writes an MJCF. `fx.viz.save_animation("crane.html", model, run)` makes a page that plays the motion, and `flexor
+# simulate crane.urdf --ground
 # --html crane.html` does the same from the command line.
 
 # %%

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Match a robot to its logs
 #
-# You have a URDF whose masses and friction are guesses, and a CSV of the real robot. `fx.identify` finds the numbers with which the
-# simulator does what the robot did, says how certain they are, and what the log cannot tell.
+# You have a URDF whose masses and friction are guesses, and a CSV of the real robot. `fx.identify` finds the numbers with
+# which the simulator does what the robot did, says how certain they are, and what the log cannot tell.
 #
 # The log here is made by a robot whose numbers we keep secret until the end.
 
@@ -37,9 +37,9 @@ DT = 0.005
 # %% [markdown]
 # ## The log
 #
-# Columns are `time`, `q.<joint>`, `qd.<joint>`, `u.<joint>`; others can be renamed when they are read (`columns=`, `units=`), from CSV,
-# HDF5, Parquet, MCAP and ROS 2 bags. Random torques, held for a tenth of a second, move both joints for six seconds, and encoders add
-# noise.
+# Columns are `time`, `q.<joint>`, `qd.<joint>`, `u.<joint>`; others can be renamed when they are read (`columns=`,
+# `units=`), from CSV, HDF5, Parquet, MCAP and ROS 2 bags. Random torques, held for a tenth of a second, move both joints
+# for six seconds, and encoders add noise.
 
 # %%
 rng = np.random.default_rng(0)
@@ -56,9 +56,9 @@ print(log.name, log.columns, log.values.shape)
 # %% [markdown]
 # ## The fit
 #
-# The guess is the URDF. Parameters are chosen by name pattern and move only through values that a body can have. Two links that
-# swing are chaotic enough that a simulation of all six seconds would lead nowhere, so the log is cut into segments of half a second whose
-# starts are estimated as well.
+# The guess is the URDF. Parameters are chosen by name pattern and move only through values that a body can have. Two links
+# that swing are chaotic enough that a simulation of all six seconds would lead nowhere, so the log is cut into segments of
+# half a second whose starts are estimated as well.
 
 # %%
 guess = fx.Simulator(model, fx.RigidSolver(contact=None), dt=DT)
@@ -73,7 +73,8 @@ for name, true in secret.items():
 # %% [markdown]
 # ## What the log does not say
 #
-# Asked for the whole inertia of the lower link, the fit says which of its numbers this motion cannot show: the arm moves in a plane.
+# Asked for the whole inertia of the lower link, the fit says which of its numbers this motion cannot show: the arm moves
+# in a plane.
 
 # %%
 whole = [*free, "body.lower.com", "body.lower.inertia"]
@@ -110,5 +111,5 @@ again = fx.open("identified/simulator")
 print((again.rollout(again.reset(), fresh).q == after.q).all())
 
 # %% [markdown]
-# The same from files, with a report to look at: `flexor identify config.toml`. Where torques were measured and logs are of a robot under
-# closed-loop control, [identification from torques](../torques.md) is faster and needs no simulation.
+# The same from files, with a report to look at: `flexor identify config.toml`. Where torques were measured and logs are of
+# a robot under closed-loop control, [identification from torques](../torques.md) is faster and needs no simulation.

@@ -1,11 +1,11 @@
 # %% [markdown]
 # # Find the physics that is missing
 #
-# The masses are right and the simulator is still wrong. Something acts on the robot that the description does not know: `fx.discover`
-# tries networks at the places that you name, and says where one helps and what it has to read.
+# The masses are right and the simulator is still wrong. Something acts on the robot that the description does not know:
+# `fx.discover` tries networks at the places that you name, and says where one helps and what it has to read.
 #
-# The robot of this tutorial has a hose from its upper to its lower arm, which pulls at the shoulder whenever the elbow is bent, and
-# dry friction in the elbow. Its description has neither.
+# The robot of this tutorial has a hose from its upper to its lower arm, which pulls at the shoulder whenever the elbow is
+# bent, and dry friction in the elbow. Its description has neither.
 
 # %%
 import jax
@@ -43,8 +43,8 @@ logs = [recorded(f"run {i}") for i in range(8)]
 # %% [markdown]
 # ## Where, and from what?
 #
-# One network for each joint is offered all angles and all rates. Inputs that the data do not ask for are removed (sparse group lasso,
-# then one at a time); what is left is judged on segments that were held out.
+# One network for each joint is offered all angles and all rates. Inputs that the data do not ask for are removed (sparse
+# group lasso, then one at a time); what is left is judged on segments that were held out.
 
 # %%
 found = fx.discover(sim, logs, outputs=["joint.passive_force"], inputs=["joint.q[*]", "joint.qd[*]"], steps=600)
@@ -101,6 +101,6 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# The hybrid is a simulator like any other: it has gradients, it can be saved (`hybrid.save("hybrid")`), and a policy can be trained in
-# it. Where friction is what is missing, `fx.nets.Dissipative` gives a network that can only take energy away, whatever its weights:
-# [networks in the physics](../augment.md).
+# The hybrid is a simulator like any other: it has gradients, it can be saved (`hybrid.save("hybrid")`), and a policy can
+# be trained in it. Where friction is what is missing, `fx.nets.Dissipative` gives a network that can only take energy
+# away, whatever its weights: [networks in the physics](../augment.md).

@@ -1,8 +1,8 @@
 # %% [markdown]
 # # Train a policy in a minute
 #
-# A task is what a robot should do: where episodes start, what the policy sees, what is rewarded. Physics, policy, rewards and resets
-# of hundreds of robots run in one kernel, so that a laptop's processor is enough.
+# A task is what a robot should do: where episodes start, what the policy sees, what is rewarded. Physics, policy, rewards
+# and resets of hundreds of robots run in one kernel, so that a laptop's processor is enough.
 
 # %%
 import jax
@@ -23,7 +23,11 @@ class Balance(fx.envs.AbstractTask):
         return jnp.concatenate([state.q, state.qd])
 
     def reward(self, step):
-        return {"upright": jnp.cos(step.after.q[1]), "middle": -(step.after.q[0] ** 2), "effort": -0.01 * step.action[0] ** 2}
+        return {
+            "upright": jnp.cos(step.after.q[1]),
+            "middle": -(step.after.q[0] ** 2),
+            "effort": -0.01 * step.action[0] ** 2,
+        }
 
     def ended(self, state, goal):
         return jnp.abs(state.q[1]) > 0.5
@@ -40,7 +44,7 @@ fx.envs.check(task)  # says what does not fit together, before anything runs
 
 # %%
 history = []
-options = fx.learn.Training(robots=256, iterations=40, seed=0)
+options = fx.learn.Training(robots=256, iterations=30, seed=0)
 policy = fx.learn.train(
     task,
     algorithm=fx.learn.PPO(sizes=(32, 32), activation="tanh", minibatches=4),
@@ -59,7 +63,8 @@ plt.show()
 # %% [markdown]
 # ## What is it worth?
 #
-# Episodes without the noise of exploration, in the physics it learned in, and in MuJoCo, which it has never seen: one word changes.
+# Episodes without the noise of exploration, in the physics it learned in, and in MuJoCo, which it has never seen: one word
+# changes.
 
 # %%
 found = fx.learn.evaluate({"policy": policy}, task, solvers=["ncp", "mujoco"], episodes=256)
@@ -69,13 +74,16 @@ for row in fx.learn.summary(found):
 # %% [markdown]
 # ## A robot that differs
 #
-# The real pole is heavier or lighter than the description says, measurements are noisy, and commands arrive late. A task declares it,
-# and training on it is the same call.
+# The real pole is heavier or lighter than the description says, measurements are noisy, and commands arrive late. A task
+# declares it, and training on it is the same call.
 
 # %%
 envs = fx.envs
 real = envs.Randomised(
-    task, {"body.pole.mass": envs.Scaled(0.5, 2.0), "joint.*.damping": envs.Between(0.0, 0.2)}, noise=0.01, latency=(0.0, 0.04)
+    task,
+    {"body.pole.mass": envs.Scaled(0.5, 2.0), "joint.*.damping": envs.Between(0.0, 0.2)},
+    noise=0.01,
+    latency=(0.0, 0.04),
 )
 robust = fx.learn.train(real, algorithm=fx.learn.PPO(sizes=(32, 32), activation="tanh", minibatches=4), options=options)
 both = {"trained on one robot": policy, "trained on many": robust}
@@ -85,8 +93,8 @@ for row in fx.learn.summary(fx.learn.evaluate(both, real, episodes=256)):
 # %% [markdown]
 # ## Look at it, take it along
 #
-# `policy.save` writes weights and a card. A policy is called with NumPy arrays, without JAX; `policy.export("policy.onnx")` writes it
-# for other programs. `flexor play policy.safetensors --html play.html` shows it.
+# `policy.save` writes weights and a card. A policy is called with NumPy arrays, without JAX;
+# `policy.export("policy.onnx")` writes it for other programs. `flexor play policy.safetensors --html play.html` shows it.
 
 # %%
 path = policy.save("balance.safetensors")
@@ -100,5 +108,5 @@ plt.legend()
 plt.show()
 
 # %% [markdown]
-# `flexor tasks` lists the tasks that come with flexor: an ant that runs, quadrupeds and a G1 under a joystick, a Panda that reaches, and
-# Gymnasium's own. `flexor train ant-run` learns one from the command line.
+# `flexor tasks` lists the tasks that come with flexor: an ant that runs, quadrupeds and a G1 under a joystick, a Panda
+# that reaches, and Gymnasium's own. `flexor train ant-run` learns one from the command line.
