@@ -65,7 +65,7 @@ if TYPE_CHECKING:  # what type checkers and editors see of the names that are im
     from flexor.identify.discover import discover
     from flexor.identify.identify import identify
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "LBFGS",
