@@ -1,4 +1,4 @@
-"""A headless Chromium driven over its DevTools protocol (https://chromedevtools.github.io/devtools-protocol), for tests of pages."""
+"""A headless Chromium driven over its DevTools protocol, for tests of pages: https://chromedevtools.github.io/devtools-protocol."""
 
 import base64
 import json
