@@ -14,6 +14,7 @@ ORDER = (
     *(
         "simd",
         "files",
+        "cluster",
         "spatial",
         "taps",
         "model",
@@ -44,7 +45,9 @@ HEAVY = (
     "pinocchio",
     "optax",
     "safetensors",
+    "ray",
     "flexor.certify",
+    "flexor.cluster",
     "flexor.envs",
     "flexor.learn",
     "flexor.identify",
@@ -217,5 +220,5 @@ def test_functions_keep_their_names_where_folders_share_them():
     lines += ["print(sorted(n for n in fx.__all__ if isinstance(getattr(fx, n), types.ModuleType)))"]
     assert (
         run("\n".join(lines))
-        == "['contact', 'control', 'dynamics', 'envs', 'learn', 'nerd', 'nets', 'plugins', 'simd', 'spatial']"
+        == "['cluster', 'contact', 'control', 'dynamics', 'envs', 'learn', 'nerd', 'nets', 'plugins', 'simd', 'spatial']"
     )

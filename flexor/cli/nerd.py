@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from flexor.cli import console
+from flexor.cli.loading import Executor
 from flexor.files import write_with
 
 app = typer.Typer(no_args_is_help=True, help="Learned solvers: sample, train, evaluate. See docs/nerd.md.")
@@ -18,16 +19,17 @@ Folder = Annotated[Path, typer.Option(help="Folder of the data set, the checkpoi
 
 
 @app.command()
-def sample(config: Config, out: Folder = Path("nerd")) -> None:
+def sample(config: Config, out: Folder = Path("nerd"), executor: Executor = "local") -> None:
     """Write the data set of a recipe. After Ctrl-C the same command resumes."""
+    from flexor.cluster import executor as named
     from flexor.nerd import Recipe
     from flexor.nerd.data import facts
 
-    recipe, path = Recipe.read(config), _data(config, out)
+    recipe, path, who = Recipe.read(config), _data(config, out), named(executor)
     out.mkdir(parents=True, exist_ok=True)
     try:
         with console.progress("sampling", recipe.transitions) as advance:
-            recipe.sample(path, progress=advance)
+            recipe.sample(path, progress=advance, executor=who)
     except KeyboardInterrupt:
         console.fail(_interrupted_sampling(path.with_name(path.name + ".part")))
         raise typer.Exit(INTERRUPTED) from None
