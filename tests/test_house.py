@@ -44,6 +44,7 @@ HEAVY = (
     "pinocchio",
     "optax",
     "safetensors",
+    "flexor.adapt",
     "flexor.certify",
     "flexor.envs",
     "flexor.learn",
@@ -217,5 +218,5 @@ def test_functions_keep_their_names_where_folders_share_them():
     lines += ["print(sorted(n for n in fx.__all__ if isinstance(getattr(fx, n), types.ModuleType)))"]
     assert (
         run("\n".join(lines))
-        == "['contact', 'control', 'dynamics', 'envs', 'learn', 'nerd', 'nets', 'plugins', 'simd', 'spatial']"
+        == "['adapt', 'contact', 'control', 'dynamics', 'envs', 'learn', 'nerd', 'nets', 'plugins', 'simd', 'spatial']"
     )
