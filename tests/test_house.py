@@ -46,6 +46,7 @@ HEAVY = (
     "optax",
     "safetensors",
     "ray",
+    "flexor.adapt",
     "flexor.certify",
     "flexor.cluster",
     "flexor.envs",
@@ -220,5 +221,5 @@ def test_functions_keep_their_names_where_folders_share_them():
     lines += ["print(sorted(n for n in fx.__all__ if isinstance(getattr(fx, n), types.ModuleType)))"]
     assert (
         run("\n".join(lines))
-        == "['cluster', 'contact', 'control', 'dynamics', 'envs', 'learn', 'nerd', 'nets', 'plugins', 'simd', 'spatial']"
+        == "['adapt', 'cluster', 'contact', 'control', 'dynamics', 'envs', 'learn', 'nerd', 'nets', 'plugins', 'simd', 'spatial']"
     )
