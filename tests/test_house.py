@@ -49,6 +49,8 @@ HEAVY = (
     "flexor.learn",
     "flexor.identify",
     "flexor.nerd",
+    "flexor.ode",
+    "diffrax",
     "flexor.viz",
     "flexor.cli",
 )
@@ -217,5 +219,5 @@ def test_functions_keep_their_names_where_folders_share_them():
     lines += ["print(sorted(n for n in fx.__all__ if isinstance(getattr(fx, n), types.ModuleType)))"]
     assert (
         run("\n".join(lines))
-        == "['contact', 'control', 'dynamics', 'envs', 'learn', 'nerd', 'nets', 'plugins', 'simd', 'spatial']"
+        == "['contact', 'control', 'dynamics', 'envs', 'learn', 'nerd', 'nets', 'ode', 'plugins', 'simd', 'spatial']"
     )
