@@ -53,6 +53,8 @@ HEAVY = (
     "flexor.learn",
     "flexor.identify",
     "flexor.nerd",
+    "flexor.ode",
+    "diffrax",
     "flexor.viz",
     "flexor.cli",
 )
@@ -221,5 +223,5 @@ def test_functions_keep_their_names_where_folders_share_them():
     lines += ["print(sorted(n for n in fx.__all__ if isinstance(getattr(fx, n), types.ModuleType)))"]
     assert (
         run("\n".join(lines))
-        == "['adapt', 'cluster', 'contact', 'control', 'dynamics', 'envs', 'learn', 'nerd', 'nets', 'plugins', 'simd', 'spatial']"
+        == "['adapt', 'cluster', 'contact', 'control', 'dynamics', 'envs', 'learn', 'nerd', 'nets', 'ode', 'plugins', 'simd', 'spatial']"
     )
