@@ -26,7 +26,7 @@ from flexor.solvers.compiled import compiled
 from flexor.solvers.solver import class_name
 
 
-class Motion(NamedTuple):
+class Trial(NamedTuple):
     """States along a motion, T + 1 of them, its controls, and its cost."""
 
     states: State
@@ -38,7 +38,7 @@ class Memory(NamedTuple):
     """The best motion so far, gains along it, the middle one of the regularisations, the share by which the cost fell last, and
     whether the derivatives along it were finite."""
 
-    motion: Motion
+    motion: Trial
     gains: Float[Array, "T nu nx"]
     middle: Float[Array, ""]
     gained: Float[Array, ""]
@@ -110,9 +110,9 @@ class ILQR(AbstractPlanner):
 
     def begin(self, sim: Simulator, objective: Objective, controls: Float[Array, "T nu"]) -> Any:
         states = jax.tree.map(lambda x: jnp.repeat(x[None], objective.steps + 1, axis=0), sim.reset())
-        return self._fresh(sim, Motion(states, controls, jnp.full((), jnp.inf, controls.dtype)))
+        return self._fresh(sim, Trial(states, controls, jnp.full((), jnp.inf, controls.dtype)))
 
-    def _fresh(self, sim: Simulator, motion: Motion) -> Memory:
+    def _fresh(self, sim: Simulator, motion: Trial) -> Memory:
         dtype, (T, nu) = motion.controls.dtype, motion.controls.shape
         gains = jnp.zeros((T, nu, tangent_size(sim.model)), dtype)
         return Memory(motion, gains, jnp.full((), self.first, dtype), jnp.ones((), dtype), jnp.ones((), bool))
@@ -133,7 +133,7 @@ class ILQR(AbstractPlanner):
             return jnp.concatenate([x[steps:], jnp.repeat(x[-1:], steps, axis=0)])
 
         states, controls = jax.tree.map(later, memory.motion[:2])
-        motion = Motion(states, controls, memory.motion.cost)
+        motion = Trial(states, controls, memory.motion.cost)
         return memory._replace(motion=motion, gains=later(memory.gains))
 
 
@@ -173,13 +173,13 @@ def _improve(sim: Simulator, planner: ILQR, objective: Objective, state: State, 
 
 
 def _trials(
-    sim: Simulator, objective: Objective, state: State, about: Motion, k: Float[Array, "n T nu"],
+    sim: Simulator, objective: Objective, state: State, about: Trial, k: Float[Array, "n T nu"],
     K: Float[Array, "n T nu nx"], size: Float[Array, " n"],
-) -> Motion:  # fmt: skip
+) -> Trial:  # fmt: skip
     """Motions with the controls u + size k + K (x - x_t) within their bounds, a lane each."""
     low, high = bounds(sim)
 
-    def one(start: State, states: State, controls: Array, k: Array, K: Array, size: Array) -> Motion:
+    def one(start: State, states: State, controls: Array, k: Array, K: Array, size: Array) -> Trial:
         def advance(carry: tuple[State, Array], row: Any) -> Any:
             (state, total), (at, u, k, K) = carry, row
             u = jnp.clip(u + size * k + K @ displacement(sim.model, at, state), low, high)
@@ -188,7 +188,7 @@ def _trials(
 
         before = jax.tree.map(lambda x: x[:-1], states)
         (last, total), (rest, u) = jax.lax.scan(advance, (start, jnp.zeros_like(size)), (before, controls, k, K))
-        return Motion(prepended(start, rest), u, total + value(objective.at_end(last)))
+        return Trial(prepended(start, rest), u, total + value(objective.at_end(last)))
 
     return lanes(sim)(one, (None, None, None, 0, 0, 0))(state, about.states, about.controls, k, K, size)  # type: ignore[no-any-return]
 
