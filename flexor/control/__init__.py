@@ -1,36 +1,56 @@
-"""Control that looks ahead: the convex MPC of robots on four legs."""
+"""Control that looks ahead: the convex MPC of robots on four legs, and planning through a simulator."""
 
+from flexor.control.feedback import Feedback, lqr, lqr_along
 from flexor.control.force_problem import DenseQP, ForceProblem, dense
 from flexor.control.forces import AbstractForces, ForceSolution
 from flexor.control.gait import GAITS, Gait
+from flexor.control.ilqr import ILQR
 from flexor.control.interior_point import InteriorPoint
 from flexor.control.legs import Legs, on_its_feet, standing
+from flexor.control.objective import Objective
 from flexor.control.osqp_forces import Osqp
 from flexor.control.pilot import Pilot
+from flexor.control.planner import AbstractPlanner, Planned
 from flexor.control.quadruped import Quadruped
+from flexor.control.receding import Receding
+from flexor.control.sampling import MPPI, AbstractSampling, CrossEntropy, PredictiveSampling
+from flexor.control.spline import Spline
 from flexor.control.twin import Twin
 from flexor.control.walked import Walked
 from flexor.control.walker import Memory, Plan, Swing, Walker
 
 __all__ = [
     "GAITS",
+    "ILQR",
+    "MPPI",
     "AbstractForces",
+    "AbstractPlanner",
+    "AbstractSampling",
+    "CrossEntropy",
     "DenseQP",
+    "Feedback",
     "ForceProblem",
     "ForceSolution",
     "Gait",
     "InteriorPoint",
     "Legs",
     "Memory",
+    "Objective",
     "Osqp",
     "Pilot",
     "Plan",
+    "Planned",
+    "PredictiveSampling",
     "Quadruped",
+    "Receding",
+    "Spline",
     "Swing",
     "Twin",
     "Walked",
     "Walker",
     "dense",
+    "lqr",
+    "lqr_along",
     "on_its_feet",
     "standing",
 ]
