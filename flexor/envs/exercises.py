@@ -163,9 +163,7 @@ def _feet(model: Model, q: Array) -> np.ndarray:
     t = model.topology
     feet = [k for k, g in enumerate(t.geoms) if g.name.endswith("foot")]
     places, radii = np.asarray(model.geoms.pos), np.asarray(model.geoms.size)[:, 0]
-    return np.stack(
-        [pos[t.geoms[k].body] + rot[t.geoms[k].body] @ places[k] - [0, 0, radii[k]] for k in feet]
-    )
+    return np.stack([pos[t.geoms[k].body] + rot[t.geoms[k].body] @ places[k] - [0, 0, radii[k]] for k in feet])
 
 
 def _with_platform() -> Model:

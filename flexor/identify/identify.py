@@ -88,15 +88,11 @@ def identify(
         look = observe_columns(sim.model, runs[0].columns) if observe is None else observe
         segments = cut(sim, runs + further, shooting, noise)
         apart = hold_out(segments[1], len(runs), held_out if isinstance(held_out, float | int) else None, seed)
-        search = _choose(search, shooting, bounds)
-        if executor is not None and not search.shared:
-            raise ValueError(
-                f"{type(search).__name__} has no population that an executor could share out; use BasinHopping."
-            )
-        spread = prior_precision(place, prior, noise_known)
-        settings: Any = {"held_out": apart, "networks": networks, "free_start": shooting.free_start, "prior": spread}
+        search = _choose(search, shooting, bounds, executor)
+        believed = prior_precision(place, prior, noise_known)
+        settings: Any = {"held_out": apart, "networks": networks, "free_start": shooting.free_start, "prior": believed}
         problem = Problem(sim, place, segments[0], look, build, noise_known=noise_known, **settings)
-        if spread is None and not networks:
+        if believed is None and not networks:
             check_count(problem)
         found = run_search(problem, search, seed, checkpoint, progress, executor)
         names = tuple((runs + further)[i].name for i in segments[1])
@@ -188,10 +184,14 @@ def _noise(logs: Sequence[Log]) -> tuple[np.ndarray, bool]:
     return np.where(spread > 0, spread, 1.0), False
 
 
-def _choose(search: AbstractSearch | None, shooting: Shooting, bounds: Any) -> AbstractSearch:
+def _choose(
+    search: AbstractSearch | None, shooting: Shooting, bounds: Any, executor: AbstractExecutor | None
+) -> AbstractSearch:
     """The given search; by default a global one if there are bounds, else a local one."""
     if search is None:
-        return BasinHopping() if bounds and not shooting.free_start else LevenbergMarquardt()
+        search = BasinHopping() if bounds and not shooting.free_start else LevenbergMarquardt()
+    if executor is not None and not search.shared:
+        raise ValueError(f"{type(search).__name__} has no population that an executor could share out; use BasinHopping.")
     if shooting.free_start and not search.free_starts:
         raise ValueError(f"{type(search).__name__} cannot estimate starts; use LevenbergMarquardt, or free_start=False.")
     return search

@@ -259,8 +259,8 @@ def coordinates(
     model: Model, free: Sequence[str], *, bounds: Mapping[str, Any] | None = None, extra: Mapping[str, Any] | None = None,
     positive: Sequence[str] = (),
 ) -> Coordinates:  # fmt: skip
-    """Coordinates of all parameters that match a pattern in `free`; `body.lower.pos[2]` is one number of a parameter. Mass, centre
-    of mass and inertia of bodies that never move are matched by their full names alone.
+    """Coordinates of all parameters that match a pattern in `free`; `body.lower.pos[2]` is one number of a parameter. Mass,
+    centre of mass and inertia of bodies that never move are matched by their full names alone.
 
     `bounds` maps patterns to (low, high). `extra` are numbers of the user's own; a pattern may match them too.
     Those that match a pattern in `positive` are kept positive.
