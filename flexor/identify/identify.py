@@ -61,13 +61,12 @@ def identify(
 ) -> Fit:
     """Fits the parameters that match `free` (and the networks, with "augment") to the logs; see docs/identify.md.
 
-    `observe(model, state, extra)` returns what the log's columns hold, where these are not coordinates; `extra` are numbers
-    of your own that may be free too, and `build(model, extra)` puts them into the model. `method=fx.Torque()` fits the
-    equation of motion to measured torques instead of simulating. `prior` maps patterns to standard deviations around the
-    start, in units of the parameter's size. `held_out` is a share of the segments, or further logs, on which the result is
-    judged. With `checkpoint` an interrupted run resumes. An `executor` shares out the members of a population
-    (`BasinHopping`). `check_units=False` accepts units that look wrong, such as angles far beyond limits. Everything is
-    computed in float64; the result has the simulator's precision.
+    `observe(model, state, extra)` returns what the log's columns hold, where these are not coordinates; `extra` are numbers of
+    your own that may be free too, and `build(model, extra)` puts them into the model. `method=fx.Torque()` fits the equation of
+    motion to measured torques instead of simulating. `prior` maps patterns to standard deviations around the start, in units of
+    the parameter's size. `held_out` is a share of the segments, or further logs, on which the result is judged. With `checkpoint`
+    an interrupted run resumes. An `executor` shares out a population. `check_units=False` accepts units that look wrong, such as
+    angles far beyond limits. Everything is computed in float64; the result has the simulator's precision.
     """
     begun = time.perf_counter()
     dtype = sim.model.dtype
