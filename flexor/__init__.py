@@ -46,7 +46,7 @@ from flexor.solvers import (
 from flexor.solvers.table import solver
 
 if TYPE_CHECKING:  # what type checkers and editors see of the names that are imported at their first use
-    from flexor import adapt, cluster, control, envs, learn, nerd, ode, plugins
+    from flexor import adapt, cluster, control, envs, learn, nerd, ode, plugins, viz
     from flexor.certify import Certificate, certify
     from flexor.identify import (
         LBFGS,
@@ -150,11 +150,12 @@ __all__ = [
     "solver",
     "spatial",
     "taps",
+    "viz",
     "with_delay",
 ]
 
 # Imported at first use: modules, and names with the module that defines them.
-_MODULES = ("adapt", "cluster", "control", "envs", "learn", "nerd", "ode", "plugins")
+_MODULES = ("adapt", "cluster", "control", "envs", "learn", "nerd", "ode", "plugins", "viz")
 _NAMES = {
     **dict.fromkeys(("Certificate", "certify"), "flexor.certify"),
     **dict.fromkeys(("LBFGS", "Adam", "BasinHopping", "Fit", "LevenbergMarquardt", "Load", "Log"), "flexor.identify"),

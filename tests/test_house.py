@@ -221,5 +221,5 @@ def test_functions_keep_their_names_where_folders_share_them():
     rooms = sorted({p.relative_to(PACKAGE).parts[0].removesuffix(".py") for p in FILES} - {"__init__", "__main__"})
     lines = [*(f"import flexor.{room}" for room in rooms), "import flexor as fx, types"]
     lines += ["print(*sorted(n for n in fx.__all__ if isinstance(getattr(fx, n), types.ModuleType)))"]
-    modules = "adapt cluster contact control dynamics envs learn nerd nets ode plugins simd spatial"
+    modules = "adapt cluster contact control dynamics envs learn nerd nets ode plugins simd spatial viz"
     assert run("\n".join(lines)) == modules
