@@ -16,6 +16,7 @@ from typing import Any
 import jax
 
 MOMENT = 0.1  # s between looks at the processes
+LEAVE = 10.0  # s that they get to end after Ctrl-C
 
 
 def join(address: str, processes: int, process: int) -> None:
@@ -63,6 +64,9 @@ def supervise(
                 if started is not None:
                     started(running)
                 status = _watch(running)
+        except KeyboardInterrupt:  # which the processes have got too: they write their checkpoint
+            _leave(running)
+            raise
         finally:
             for process in running:
                 if process.poll() is None:
@@ -71,6 +75,12 @@ def supervise(
         if status >= 0 or not left:
             return status
     return status
+
+
+def _leave(running: Sequence[subprocess.Popen[Any]]) -> None:
+    until = time.monotonic() + LEAVE
+    while any(process.poll() is None for process in running) and time.monotonic() < until:
+        time.sleep(MOMENT)
 
 
 @contextmanager
