@@ -1,5 +1,6 @@
 """`flexor nerd`: sample transitions of a robot, train a learned solver on them, judge it beside the true one."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -45,8 +46,21 @@ def train(
     config: Config,
     out: Folder = Path("nerd"),
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write event files beside the history.")] = False,
+    processes: Annotated[
+        int, typer.Option(help="Train in so many processes of this machine, started again where one dies.")
+    ] = 1,
+    join: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT,PROCESSES,PROCESS", help="Be one of several processes that train together."),
+    ] = None,
 ) -> None:
     """Train a recipe's network on its data set. Ctrl-C writes a checkpoint, from which the same command resumes."""
+    from flexor.cluster import join_as
+
+    if processes > 1:
+        raise typer.Exit(_train_together(config, out, tensorboard, processes))
+    if join is not None:
+        join_as(join)
     from flexor.nerd import Recipe
 
     recipe, path, folder = Recipe.read(config), _data(config, out), out / Path(config).stem
@@ -60,11 +74,21 @@ def train(
     except KeyboardInterrupt:
         console.fail(_interrupted_training(folder))
         raise typer.Exit(INTERRUPTED) from None
+    if join is not None and not join.endswith(",0"):
+        return  # the first process writes
     file = nerd.save(out / f"{Path(config).stem}.safetensors")
     for name, value in nerd.card["metrics"].items():
         console.out().print(f"{name}: {'not finite' if value is None else console.number(float(value))}")
     for written in (file, file.with_suffix(".json"), folder / "history.csv"):
         console.out().print(str(written), markup=False, soft_wrap=True)
+
+
+def _train_together(config: str, out: Path, tensorboard: bool, processes: int) -> int:
+    from flexor.cluster import supervise
+
+    words = ["nerd", "train", config, "--out", str(out), *(["--tensorboard"] if tensorboard else [])]
+    program = [sys.executable, "-c", "from flexor.cli.app import main; main()", *words]
+    return supervise(lambda joined: [*program, "--join", joined], processes)
 
 
 @app.command()

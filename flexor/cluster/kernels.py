@@ -19,6 +19,7 @@ class Kernels:
         self._files: dict[str, bytes] = {}
         self._under_way: dict[str, asyncio.Event] = {}
         self._patience = patience
+        self._made = 0
 
     async def fetch(self, key: str) -> bytes | None:
         """The file of a kernel; None where the caller is to make it."""
@@ -37,13 +38,14 @@ class Kernels:
     async def offer(self, key: str, file: bytes) -> None:
         """Takes what was made."""
         self._files[key] = file
+        self._made += 1
         event = self._under_way.pop(key, None)
         if event is not None:
             event.set()
 
     async def count(self) -> int:
         """How many kernels were compiled in the cluster."""
-        return len(self._files)
+        return self._made
 
 
 class Exchange:

@@ -91,6 +91,11 @@ class Problem:
         self.count = int(np.sum(training.weight > 0))
         self.rows: Any = chain.rows(self) if self.chained else None
 
+    def __copy__(self) -> "Problem":
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        return new
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Travels to other processes as what it is made of."""
         prior = None if self.prior is None else self.prior[: self.coordinates.size]
