@@ -1,5 +1,6 @@
-"""Control that looks ahead: the convex MPC of robots on four legs."""
+"""Control: the convex MPC of robots on four legs, and arms that follow a motion while their model adapts."""
 
+from flexor.control.adaptive import LeastSquaresTorque, SlotineLi, free_of
 from flexor.control.force_problem import DenseQP, ForceProblem, dense
 from flexor.control.forces import AbstractForces, ForceSolution
 from flexor.control.gait import GAITS, Gait
@@ -8,29 +9,39 @@ from flexor.control.legs import Legs, on_its_feet, standing
 from flexor.control.osqp_forces import Osqp
 from flexor.control.pilot import Pilot
 from flexor.control.quadruped import Quadruped
+from flexor.control.tracking import PD, AbstractTracking, ComputedTorque, Goal, Loop, Sines
 from flexor.control.twin import Twin
 from flexor.control.walked import Walked
 from flexor.control.walker import Memory, Plan, Swing, Walker
 
 __all__ = [
     "GAITS",
+    "PD",
     "AbstractForces",
+    "AbstractTracking",
+    "ComputedTorque",
     "DenseQP",
     "ForceProblem",
     "ForceSolution",
     "Gait",
+    "Goal",
     "InteriorPoint",
+    "LeastSquaresTorque",
     "Legs",
+    "Loop",
     "Memory",
     "Osqp",
     "Pilot",
     "Plan",
     "Quadruped",
+    "Sines",
+    "SlotineLi",
     "Swing",
     "Twin",
     "Walked",
     "Walker",
     "dense",
+    "free_of",
     "on_its_feet",
     "standing",
 ]
