@@ -77,6 +77,11 @@ class Free(NamedTuple):
         parts += [take(getattr(j, f), np.array(rows, int)) for f, rows in zip(OF_JOINTS, self[1:4], strict=True)]
         return jnp.concatenate([*parts, take(model.actuators.gain, np.array(self.gain, int))])
 
+    def spread(self, model: Model, joints: tuple[int, ...], x: Array) -> Float[Array, "nv n"]:
+        """A column for each joint, with x in its own degrees of freedom."""
+        own = np.array([[j == k for k in joints] for j in model.topology.dof_joint], bool).reshape(model.nv, len(joints))
+        return jnp.where(own, x[:, None], 0.0)
+
     def sizes(self, model: Model, mass: float, reach: float) -> np.ndarray:
         """Deviations of theta under a vague guess: `mass` in kg for every body, about `reach` in m around its origin; joints
         and gains as large as they are, or 0.1."""
@@ -100,80 +105,88 @@ class Interval(NamedTuple):
     measured: Any
 
 
+def window_terms(
+    model: Model, free: Free, creep: float, q: Float[Array, " nq"], qd: Float[Array, " nv"], u: Float[Array, " nu"]
+) -> tuple[Array, Array, Array, Array]:
+    """P, S, p0 and f0 at an instant: see the head of this file."""
+    fixed, kin = without(model, free), dyn.forward_kinematics(model, q)
+    Yp, Ys = dyn.momentum_regressor(model, kin, qd), dyn.momentum_rate_regressor(model, kin, qd)
+    push, dry = pushes(model, u), jnp.tanh(qd / creep)
+    pi0, joints, joint = dyn.inertial_parameters(fixed), fixed.joints, model.topology.dof_joint
+    p0 = Yp @ pi0 + take(joints.armature, joint) * qd
+    f0 = Ys @ pi0 - take(joints.damping, joint) * qd - take(joints.frictionloss, joint) * dry
+    f0 = f0 + dyn.passive_force(blank_passive(model), q, qd, kin)
+    if model.nu:
+        f0 = f0 + push @ fixed.actuators.gain
+    own = free.columns_of_bodies()
+    P = [Yp[:, own], free.spread(model, free.armature, qd)]
+    S = [Ys[:, own], jnp.zeros((model.nv, len(free.armature)), qd.dtype)]
+    for rows, x in ((free.damping, qd), (free.frictionloss, dry)):
+        P.append(jnp.zeros((model.nv, len(rows)), qd.dtype))
+        S.append(free.spread(model, rows, -x))
+    P.append(jnp.zeros((model.nv, len(free.gain)), qd.dtype))
+    S.append(push[:, np.array(free.gain, int)])
+    return jnp.concatenate(P, axis=1), jnp.concatenate(S, axis=1), p0, f0
+
+
 def window_program(model: Model, free: Free, creep: float, windows: int = 2) -> Program:
     """Adds an interval to the sums W and y of some windows: `program(W, y, w, slope, *interval)`, with the weights w and w' of
     each window at the middle of the interval. The new W and y are its outputs."""
-    fixed = _without(model, free)
-    motors = np.array(motors_of(model).of_dof)
-    plain = blank_passive(model)
-
-    def terms(i: Interval) -> tuple[Array, ...]:
-        move = dyn.difference(model, i.q0, i.q1)
-        q = dyn.integrate(model, i.q0, 0.5 * move)
-        qd = i.measured * 0.5 * (i.qd0 + i.qd1) + (1 - i.measured) * move / i.step
-        kin = dyn.forward_kinematics(model, q)
-        Yp, Ys = dyn.momentum_regressor(model, kin, qd), dyn.momentum_rate_regressor(model, kin, qd)
-        dry = jnp.tanh(qd / creep)
-        push = _pushes(model, motors, i.u)
-        pi0, joints, joint = dyn.inertial_parameters(fixed), fixed.joints, model.topology.dof_joint
-        p0 = Yp @ pi0 + take(joints.armature, joint) * qd
-        f0 = Ys @ pi0 - take(joints.damping, joint) * qd - take(joints.frictionloss, joint) * dry
-        f0 = f0 + dyn.passive_force(plain, q, qd, kin)
-        if model.nu:
-            f0 = f0 + push @ fixed.actuators.gain
-        own = free.columns_of_bodies()
-        P = [Yp[:, own], _spread(model, free.armature, qd)]
-        S = [Ys[:, own], jnp.zeros((model.nv, len(free.armature)), qd.dtype)]
-        for rows, x in ((free.damping, qd), (free.frictionloss, dry)):
-            P.append(jnp.zeros((model.nv, len(rows)), qd.dtype))
-            S.append(_spread(model, rows, -x))
-        P.append(jnp.zeros((model.nv, len(free.gain)), qd.dtype))
-        S.append(push[:, np.array(free.gain, int)])
-        return jnp.concatenate(P, axis=1), jnp.concatenate(S, axis=1), p0, f0
 
     def add(W: Array, y: Array, w: Array, slope: Array, *interval: Array) -> tuple[Array, Array]:
         i = Interval(*interval)
-        P, S, p0, f0 = terms(i)
+        move = dyn.difference(model, i.q0, i.q1)
+        q = dyn.integrate(model, i.q0, 0.5 * move)
+        qd = i.measured * 0.5 * (i.qd0 + i.qd1) + (1 - i.measured) * move / i.step
+        P, S, p0, f0 = window_terms(model, free, creep, q, qd, i.u)
         a, b = (i.step * slope)[:, None, None], (i.step * w)[:, None, None]
         new = W - a * P[None] - b * S[None]
         return new, y + b[..., 0] * f0[None] + a[..., 0] * p0[None]
 
+    motors_of(model)  # or a sentence
     nv, one = model.nv, np.zeros(())
     zeros = [np.zeros((windows, nv, free.size)), np.zeros((windows, nv)), np.zeros(windows), np.zeros(windows)]
     interval = [*(np.zeros(n) for n in (model.nq, model.nq, nv, nv, model.nu)), one, one]
     return Program(add, *zeros, *interval)
 
 
-def _without(model: Model, free: Free) -> Model:
-    """The model with zeros in the place of theta."""
-    pi = np.array(dyn.inertial_parameters(model))
-    pi[free.columns_of_bodies()] = 0.0
-    made = dyn.with_inertial_parameters(model, jnp.asarray(pi))
+def theta_into(model: Model, free: Free, theta: Float[Array, " p"]) -> Model:
+    """The model with theta in its place; gains stay."""
+    n = PER_BODY * len(free.bodies)
+    pi = dyn.inertial_parameters(model).at[free.columns_of_bodies()].set(theta[:n])
+    made = dyn.with_inertial_parameters(model, pi)
     for f, rows in zip(OF_JOINTS, free[1:4], strict=True):
-        x = np.array(getattr(model.joints, f))
-        x[list(rows)] = 0.0
-        made = eqx.tree_at(partial(_of_joints, field=f), made, jnp.asarray(x))
-    gain = np.array(model.actuators.gain)
-    gain[list(free.gain)] = 0.0
-    return eqx.tree_at(lambda m: m.actuators.gain, made, jnp.asarray(gain))
+        old = getattr(model.joints, f)
+        made = eqx.tree_at(partial(_of_joints, field=f), made, old.at[np.array(rows, int)].set(theta[n : n + len(rows)]))
+        n += len(rows)
+    return made
+
+
+def without(model: Model, free: Free) -> Model:
+    """The model with zeros in the place of theta, gains included."""
+    made = theta_into(model, free, jnp.zeros(free.size, model.dtype))
+    return eqx.tree_at(lambda m: m.actuators.gain, made, made.actuators.gain.at[np.array(free.gain, int)].set(0.0))
+
+
+def motor_of_dof(model: Model) -> np.ndarray:
+    """The motor of each degree of freedom, -1 where there is none. `motors_of` checks that they are motors."""
+    t = model.topology
+    found = np.full(model.nv, -1)
+    found[[int(t.v_start[a.joint]) for a in t.actuators]] = np.arange(model.nu)
+    return found
 
 
 def _of_joints(model: Model, field: str) -> Array:
     return getattr(model.joints, field)  # type: ignore[no-any-return]
 
 
-def _pushes(model: Model, motors: np.ndarray, u: Array) -> Float[Array, "nv nu"]:
+def pushes(model: Model, u: Array) -> Float[Array, "nv nu"]:
     """Generalised forces of inputs u for a gain of one, a column for each motor; inputs are bounded first."""
     bounds = model.actuators.ctrl_range
     pushed = model.actuators.gear * jnp.clip(u, bounds[:, 0], bounds[:, 1])
+    motors = motor_of_dof(model)
     at = np.array([[m == a for a in range(model.nu)] for m in motors], bool).reshape(model.nv, model.nu)
     return jnp.where(at, pushed[None, :], 0.0)
-
-
-def _spread(model: Model, joints: tuple[int, ...], x: Array) -> Float[Array, "nv n"]:
-    """A column for each joint, with x in its own degrees of freedom."""
-    own = np.array([[j == k for k in joints] for j in model.topology.dof_joint], bool).reshape(model.nv, len(joints))
-    return jnp.where(own, x[:, None], 0.0)
 
 
 def chart_program(model: Model, place: Coordinates, free: Free) -> Program:

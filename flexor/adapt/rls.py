@@ -222,6 +222,7 @@ class RunningRLS(AbstractRunning):
             theta, J = self._chart(z)
             return B.T @ ((theta - target) / D), B.T @ (J / D[:, None])
 
+        new: np.ndarray
         r, J = errors(self.z)
         for _ in range(steps):
             H, g, cost = J.T @ V @ J, J.T @ (V @ r), r @ V @ r
@@ -230,7 +231,7 @@ class RunningRLS(AbstractRunning):
                 new = self.z - np.clip(np.linalg.solve(H + damping * np.eye(len(H)), g), -1.0, 1.0)
                 after, J_after = errors(new)
                 if after @ V @ after <= cost:
-                    self.z, r, J = np.asarray(new), after.copy(), J_after.copy()
+                    self.z, r, J = new, after.copy(), J_after.copy()
                     break
                 damping = max(100 * damping, 1e-4 * np.trace(H) / len(H))
             else:

@@ -1,6 +1,7 @@
 """Control that looks ahead: the convex MPC of robots on four legs, and planning through a simulator."""
-
 from flexor.control.feedback import Feedback, lqr, lqr_along
+"""Control: the convex MPC of robots on four legs, and arms that follow a motion while their model adapts."""
+from flexor.control.adaptive import LeastSquaresTorque, SlotineLi, free_of
 from flexor.control.force_problem import DenseQP, ForceProblem, dense
 from flexor.control.forces import AbstractForces, ForceSolution
 from flexor.control.gait import GAITS, Gait
@@ -15,6 +16,7 @@ from flexor.control.quadruped import Quadruped
 from flexor.control.receding import Receding
 from flexor.control.sampling import MPPI, AbstractSampling, CrossEntropy, PredictiveSampling
 from flexor.control.spline import Spline
+from flexor.control.tracking import PD, AbstractTracking, ComputedTorque, Goal, Loop, Sines
 from flexor.control.twin import Twin
 from flexor.control.walked import Walked
 from flexor.control.walker import Memory, Plan, Swing, Walker
@@ -27,13 +29,19 @@ __all__ = [
     "AbstractPlanner",
     "AbstractSampling",
     "CrossEntropy",
+    "PD",
+    "AbstractTracking",
+    "ComputedTorque",
     "DenseQP",
     "Feedback",
     "ForceProblem",
     "ForceSolution",
     "Gait",
+    "Goal",
     "InteriorPoint",
+    "LeastSquaresTorque",
     "Legs",
+    "Loop",
     "Memory",
     "Objective",
     "Osqp",
@@ -44,6 +52,8 @@ __all__ = [
     "Quadruped",
     "Receding",
     "Spline",
+    "Sines",
+    "SlotineLi",
     "Swing",
     "Twin",
     "Walked",
@@ -51,6 +61,7 @@ __all__ = [
     "dense",
     "lqr",
     "lqr_along",
+    "free_of",
     "on_its_feet",
     "standing",
 ]
