@@ -1,7 +1,7 @@
-"""Control that looks ahead: the convex MPC of robots on four legs, and planning through a simulator."""
-from flexor.control.feedback import Feedback, lqr, lqr_along
-"""Control: the convex MPC of robots on four legs, and arms that follow a motion while their model adapts."""
+"""Control: convex MPC of robots on four legs, planning through a simulator, arms that follow while their model adapts."""
+
 from flexor.control.adaptive import LeastSquaresTorque, SlotineLi, free_of
+from flexor.control.feedback import Feedback, lqr, lqr_along
 from flexor.control.force_problem import DenseQP, ForceProblem, dense
 from flexor.control.forces import AbstractForces, ForceSolution
 from flexor.control.gait import GAITS, Gait
@@ -25,13 +25,13 @@ __all__ = [
     "GAITS",
     "ILQR",
     "MPPI",
+    "PD",
     "AbstractForces",
     "AbstractPlanner",
     "AbstractSampling",
-    "CrossEntropy",
-    "PD",
     "AbstractTracking",
     "ComputedTorque",
+    "CrossEntropy",
     "DenseQP",
     "Feedback",
     "ForceProblem",
@@ -51,17 +51,17 @@ __all__ = [
     "PredictiveSampling",
     "Quadruped",
     "Receding",
-    "Spline",
     "Sines",
     "SlotineLi",
+    "Spline",
     "Swing",
     "Twin",
     "Walked",
     "Walker",
     "dense",
+    "free_of",
     "lqr",
     "lqr_along",
-    "free_of",
     "on_its_feet",
     "standing",
 ]

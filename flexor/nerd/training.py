@@ -31,8 +31,8 @@ from flexor.nerd.examples import Examples, examples
 from flexor.nerd.frames import Frames
 from flexor.nerd.losses import one_step_loss, rollout_loss
 from flexor.nerd.network import Sizes, Transformer, member, trainable
-from flexor.nerd.warning import FEWEST
 from flexor.nerd.placement import Placement, check_same_step, placement
+from flexor.nerd.warning import FEWEST
 from flexor.solvers import Simulator
 
 Progress = Callable[[int, int, float], None]
