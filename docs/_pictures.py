@@ -1,4 +1,4 @@
-"""The five pictures of the landing page and the README: `python docs/_pictures.py` writes docs/pictures (needs Debian's chromium).
+"""The five pictures of the landing page and the README: `python docs/_pictures.py` writes docs/pictures (needs chromium).
 
 Two are photographs of pages that flexor writes, three are what tutorials draw.
 """
