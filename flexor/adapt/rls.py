@@ -102,7 +102,7 @@ class RunningRLS(AbstractRunning):
             self._information0 = np.linalg.inv(spread + 1e-6 * np.eye(len(spread)))
 
     def forget(self) -> None:
-        self._x = np.zeros(self._basis[1].shape[1])
+        self._x: np.ndarray = np.zeros(self._basis[1].shape[1])
         self._centre = self._chart(self.z)[0].copy()
         self._information = self._information0.copy()
 
@@ -218,11 +218,10 @@ class RunningRLS(AbstractRunning):
         V = self._information
         target = self._centre + D * (B @ self._x)
 
-        def errors(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def errors(z: Any) -> tuple[Any, Any]:
             theta, J = self._chart(z)
             return B.T @ ((theta - target) / D), B.T @ (J / D[:, None])
 
-        new: np.ndarray
         r, J = errors(self.z)
         for _ in range(steps):
             H, g, cost = J.T @ V @ J, J.T @ (V @ r), r @ V @ r
