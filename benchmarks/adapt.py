@@ -8,12 +8,15 @@ adapter is not told.
 import os
 import resource
 import sys
+import tempfile
 import time
 import warnings
+from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import mujoco
 import numpy as np
 from _form import Check, Result, at_most, run, tell
 
@@ -26,17 +29,26 @@ RATE, PERIOD = 1000, 4.0  # samples a second; s, after which the motion begins a
 EXTRA = 2.0  # kg on the body, more than the adapter believes
 WARM = 1000  # updates before times and memory count
 CASES: tuple[tuple[str, str, str, float], ...] = (
-    ("panda", "MomentumRLS", "panda_link7", 600.0),
-    ("panda", "Kalman", "panda_link7", 60.0),
+    ("panda", "MomentumRLS", "panda_hand", 600.0),
+    ("panda", "Kalman", "panda_hand", 60.0),
     ("g1", "MomentumRLS", "torso_link", 60.0),
     ("g1", "Kalman", "torso_link", 20.0),
 )
 
 
 def robot(name: str) -> fx.Model:
-    """The arm without fingers that move; G1 as it is described, its pelvis fixed."""
-    model = fx.load(name, ignore=["geom"]) if name == "g1" else fx.load(name)
-    return model
+    """The arm with seven motors, its fingers fixed; G1 as it is described, its pelvis fixed."""
+    if name != "panda":
+        return fx.load(name)
+    with tempfile.TemporaryDirectory() as folder:
+        fx.save(fx.load(name), Path(folder) / "panda.xml")
+        spec = mujoco.MjSpec.from_file(str(Path(folder) / "panda.xml"))
+    others = [*spec.equalities, *spec.actuators, *spec.geoms, *spec.numerics, *spec.texts]
+    for x in [*others, *(j for j in spec.joints if "finger" in j.name)]:
+        spec.delete(x)
+    for x in spec.joints:
+        spec.add_actuator(name=x.name, target=x.name, trntype=mujoco.mjtTrn.mjTRN_JOINT)
+    return fx.load(spec.compile())
 
 
 def motion(model: fx.Model, body: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

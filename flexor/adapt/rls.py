@@ -23,6 +23,7 @@ from flexor.model.charts import Coordinates
 from flexor.model.model import Model
 from flexor.solvers import Simulator
 
+ENOUGH = 1e-3  # of chi^2: a step that gains less is the last one
 LEAST = 1e-9  # of the largest singular value: directions in which theta cannot move
 
 
@@ -212,7 +213,7 @@ class RunningRLS(AbstractRunning):
         rate = 1.0 / min(self._seen, self.options.averaged)
         self._variance = np.maximum(self._variance + rate * (bounded - self._variance), 0.0)
 
-    def estimate(self, steps: int = 2) -> None:
+    def estimate(self, steps: int = 12) -> None:
         """Gauss-Newton (Levenberg's damping) towards the nearest robot that can exist; its covariance."""
         D, B = self._basis
         V = self._information
@@ -229,11 +230,12 @@ class RunningRLS(AbstractRunning):
             for _ in range(8):
                 new = self.z - np.clip(np.linalg.solve(H + damping * np.eye(len(H)), g), -1.0, 1.0)
                 after, J_after = errors(new)
-                if after @ V @ after <= cost:
+                gain = cost - after @ V @ after
+                if gain >= 0:
                     self.z, r, J = new, after.copy(), J_after.copy()
                     break
                 damping = max(100 * damping, 1e-4 * np.trace(H) / len(H))
-            else:
+            if gain < ENOUGH:
                 break
         H = J.T @ V @ J
         self.covariance = np.linalg.inv(H + 1e-9 * np.trace(H) / len(H) * np.eye(len(H)))

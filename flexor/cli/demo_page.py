@@ -156,8 +156,8 @@ def _picked_up(found: PickUp) -> Section:
     told = "; ".join(str(e) for e in found.events) or "It noticed nothing"
     text = (
         f"Two arms follow the same motion, from noisy sensors. At {found.taken:.2f} s a ball of {found.mass - HAND:.1f} kg is "
-        "put into their hands, and nobody tells them. One keeps its model; the other adapts the ten inertial numbers of its hand at "
-        f"every sample, and computes its torques with them. What it said: {told}."
+        "put into their hands, and nobody tells them. One keeps its model; the other adapts the ten inertial numbers of its hand "
+        f"at every sample, and computes its torques with them. What it said: {told}."
     )
     mass, end = "body.hand.mass", float(found.history.time[-1])
     truth = {mass: ([0.0, found.taken, found.taken, end], [HAND, HAND, found.mass, found.mass])}

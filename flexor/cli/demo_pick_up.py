@@ -112,5 +112,6 @@ def _follow(
     q[steps], qd[steps] = stepper.q, stepper.qd
     for name, x in empty.items():  # the next arm begins without the weight
         stepper.parameters[name][...] = x
-    moved = Trajectory(DT * np.arange(steps + 1), q, qd, u, {}, None, model.topology)
+    parts = (jnp.asarray(x) for x in (DT * np.arange(steps + 1), q, qd, u))
+    moved = Trajectory(*parts, {}, None, model.topology)  # type: ignore[arg-type]
     return Run(label, model, moved, time.perf_counter() - begun)
