@@ -23,6 +23,7 @@ from flexor.model.charts import Coordinates
 from flexor.model.model import Model
 from flexor.solvers import Simulator
 
+ENOUGH = 1e-3  # of chi^2: a step that gains less is the last one
 LEAST = 1e-9  # of the largest singular value: directions in which theta cannot move
 
 
@@ -102,7 +103,7 @@ class RunningRLS(AbstractRunning):
             self._information0 = np.linalg.inv(spread + 1e-6 * np.eye(len(spread)))
 
     def forget(self) -> None:
-        self._x = np.zeros(self._basis[1].shape[1])
+        self._x: np.ndarray = np.zeros(self._basis[1].shape[1])
         self._centre = self._chart(self.z)[0].copy()
         self._information = self._information0.copy()
 
@@ -212,17 +213,16 @@ class RunningRLS(AbstractRunning):
         rate = 1.0 / min(self._seen, self.options.averaged)
         self._variance = np.maximum(self._variance + rate * (bounded - self._variance), 0.0)
 
-    def estimate(self, steps: int = 2) -> None:
+    def estimate(self, steps: int = 12) -> None:
         """Gauss-Newton (Levenberg's damping) towards the nearest robot that can exist; its covariance."""
         D, B = self._basis
         V = self._information
         target = self._centre + D * (B @ self._x)
 
-        def errors(z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        def errors(z: Any) -> tuple[Any, Any]:
             theta, J = self._chart(z)
             return B.T @ ((theta - target) / D), B.T @ (J / D[:, None])
 
-        new: np.ndarray
         r, J = errors(self.z)
         for _ in range(steps):
             H, g, cost = J.T @ V @ J, J.T @ (V @ r), r @ V @ r
@@ -230,11 +230,12 @@ class RunningRLS(AbstractRunning):
             for _ in range(8):
                 new = self.z - np.clip(np.linalg.solve(H + damping * np.eye(len(H)), g), -1.0, 1.0)
                 after, J_after = errors(new)
-                if after @ V @ after <= cost:
+                gain = cost - after @ V @ after
+                if gain >= 0:
                     self.z, r, J = new, after.copy(), J_after.copy()
                     break
                 damping = max(100 * damping, 1e-4 * np.trace(H) / len(H))
-            else:
+            if gain < ENOUGH:
                 break
         H = J.T @ V @ J
         self.covariance = np.linalg.inv(H + 1e-9 * np.trace(H) / len(H) * np.eye(len(H)))
