@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from flexor.cli import certify, console, demo, evaluate, identify, info, nerd, play, simulate, tasks, train, walk
+from flexor.cli import certify, console, demo, evaluate, identify, info, nerd, plan, play, simulate, tasks, train, walk
 
 USER_ERRORS = (ValueError, KeyError, TypeError, OSError, FloatingPointError, NotImplementedError, ImportError)
 """Errors whose message is meant for the user. `GraphicsError` is one too; other RuntimeErrors are bugs and show a
@@ -59,6 +59,7 @@ app.command()(tasks.tasks)
 app.command()(train.train)
 app.command()(play.play)
 app.command()(walk.walk)
+app.command()(plan.plan)
 app.command()(evaluate.evaluate)
 app.command()(demo.demo)
 app.add_typer(nerd.app, name="nerd")
