@@ -25,8 +25,8 @@ def private_memory() -> float:
     return int(lines["RssAnon"].split()[0]) / 1e3
 
 
-def sample(executor: str, robot: str, transitions: str, path: str) -> None:
-    """Writes a data set, and tells of every chunk."""
+def sample(executor: str, robot: str, transitions: str, path: str, until: str) -> None:
+    """Writes a data set, and tells of every chunk; beyond the share `until` it only waits for its end."""
     from flexor.cluster import executor as named
     from flexor.nerd import Recipe
     from flexor.nerd.data import facts
@@ -38,7 +38,13 @@ def sample(executor: str, robot: str, transitions: str, path: str) -> None:
 
         connected(executor.partition(":")[2])
     began = time.perf_counter()
-    recipe.sample(path, executor=who, progress=lambda done, total: tell(share=done / total, memory=private_memory()))
+
+    def progress(done: int, total: int) -> None:
+        tell(share=done / total, memory=private_memory())
+        if done > float(until) * total:
+            time.sleep(600)
+
+    recipe.sample(path, executor=who, progress=progress)
     compiled = None
     if executor != "local":
         import ray

@@ -29,6 +29,7 @@ import flexor as fx
 CHILD = Path(__file__).with_name("_cluster_child.py")
 FLAT = 1.15  # memory in the second half of a run over that in the first
 OVERHEAD = 1.15
+LAST = 0.6  # share of a data set after which a driver is killed
 SAME = 1e-5  # of losses
 
 
@@ -51,9 +52,11 @@ def cluster() -> Iterator[Any]:
         made.shutdown()
 
 
-def driver(executor: str, robot: str, transitions: int, path: Path, **environment: str) -> subprocess.Popen[str]:
-    """A process that samples."""
-    command = [sys.executable, str(CHILD), "sample", executor, robot, str(transitions), str(path)]
+def driver(
+    executor: str, robot: str, transitions: int, path: Path, until: float = 1.0, **environment: str
+) -> subprocess.Popen[str]:
+    """A process that samples, up to a share of the data set."""
+    command = [sys.executable, str(CHILD), "sample", executor, robot, str(transitions), str(path), str(until)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
 
 
@@ -89,10 +92,10 @@ def kill_a_worker(made: Any) -> int:
     return min(len(found), 1)
 
 
-def disturbed(made: Any, start: Callable[[], subprocess.Popen[str]]) -> dict[str, Any]:
+def disturbed(made: Any, start: Callable[[float], subprocess.Popen[str]]) -> dict[str, Any]:
     """A driver one of whose workers is killed, then a node removed (and another added), then the driver itself killed and started
     again: its last words, what was killed, and how much of the work was kept."""
-    first, killed, removed, at = start(), 0, 0, 0.0
+    first, killed, removed, at = start(LAST), 0, 0, 0.0
     for line in said(first):
         at = line.get("share", at)
         if at >= 0.2 and not killed:
@@ -101,11 +104,11 @@ def disturbed(made: Any, start: Callable[[], subprocess.Popen[str]]) -> dict[str
             made.remove_node(sorted(made.worker_nodes, key=lambda n: n.unique_id)[0], allow_graceful=False)
             made.add_node(num_cpus=1, object_store_memory=10**9)
             removed = 1
-        if at >= 0.6:
+        if at > LAST:
             first.kill()
             break
     first.wait()
-    second = start()
+    second = start(1.0)
     lines = list(said(second))
     second.wait()
     return {**lines[-1], "killed": killed, "removed": removed, "kept": lines[0]["share"] > at}
@@ -122,7 +125,7 @@ def sampling(made: Any, folder: Path, quick: bool) -> tuple[list[dict[str, Any]]
     tell("sampling by two workers")
     two = watched(driver(ray, robot, count, folder / "two.h5"))
     tell("sampling while a worker, a node and the driver die")
-    other = disturbed(made, lambda: driver(ray, robot, count, folder / "disturbed.h5", FLEXOR_CACHE=""))
+    other = disturbed(made, lambda until: driver(ray, robot, count, folder / "disturbed.h5", until, FLEXOR_CACHE=""))
     what = f"{count} transitions of the {robot}"
     rows = [
         {"work": what, "by": name, "s": round(found["seconds"], 1), "over Local()": round(found["seconds"] / local["seconds"], 3),
