@@ -7,6 +7,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -84,4 +85,5 @@ def train(joined: str, data: str, out: str, last: str) -> None:
 
 
 if __name__ == "__main__":
-    {"sample": sample, "train": train}[sys.argv[1]](*sys.argv[2:])
+    commands: dict[str, Callable[..., None]] = {"sample": sample, "train": train}
+    commands[sys.argv[1]](*sys.argv[2:])
