@@ -19,6 +19,10 @@ from flexor.robots import bundled, example_robots, load
 from flexor.solvers import Simulator
 from flexor.solvers.artefact import open as open_simulator
 
+Executor = Annotated[
+    str, typer.Option(metavar="NAME", help="Who computes: local, ray, or ray:ADDRESS of a cluster; see docs/cluster.md.")
+]
+
 
 @dataclass(frozen=True)
 class Robot:

@@ -128,10 +128,10 @@ def _replay(sim: Simulator, steps: int, start: np.ndarray, options: Options) -> 
 def _taps(sim: Simulator, record: tuple[str, ...]) -> tuple[str, ...]:
     """The taps to record: those that were asked for, and the contact forces where the robot has contacts and the solver tells
     them."""
-    import flexor as fx
+    from flexor.solvers import taps
     from flexor.viz.motion import FORCES
 
-    forces = FORCES if sim.model.topology.pairs and set(FORCES) <= set(fx.taps(sim)) else ()
+    forces = FORCES if sim.model.topology.pairs and set(FORCES) <= set(taps(sim)) else ()
     return tuple(dict.fromkeys((*record, *forces)))
 
 

@@ -78,6 +78,10 @@ _MODULES = {
     "flexor.nerd.frames": ("Frames",),
     "flexor.nerd.network": ("Block", "Norms", "Sizes", "Transformer"),
     "flexor.nerd.solver": ("NerdSolver",),
+    "flexor.ode.field": ("BlackBoxField", "RigidField"),
+    "flexor.ode.mechanics": ("HamiltonianField", "LagrangianField"),
+    "flexor.ode.solver": ("OdeSolver",),
+    "flexor.ode.stepping": ("Adaptive", "RungeKutta4"),
 }
 CLASSES: Table = {name: f"{module}:{name}" for module, names in _MODULES.items() for name in names}
 """Every class that a simulator's file may contain, by address: some live in packages that import this one."""
