@@ -16,12 +16,20 @@ FORCE = (194, 24, 91)
 
 class RobotNodes:
     """A robot in the scene of a viser server, below the node `/name`, moved by `offset` in m. `colour` (0 to 255) is that of
-    parts without one, or of all parts where `alone` is false."""
+    parts without one, or of all parts where `alone` is false. `floor` draws the planes."""
 
     def __init__(
-        self, server: Any, name: str, model: Model, offset: np.ndarray, colour: tuple[int, int, int], alone: bool = True
+        self,
+        server: Any,
+        name: str,
+        model: Model,
+        offset: np.ndarray,
+        colour: tuple[int, int, int],
+        *,
+        alone: bool = True,
+        floor: bool = True,
     ):
-        self._server, self._offset = server, np.asarray(offset, float)
+        self._server, self._offset, self._floor = server, np.asarray(offset, float), floor
         t = model.topology
         parts = looks(model, triangles=TRIANGLES)
         self._size = reach(parts, model)
@@ -41,8 +49,8 @@ class RobotNodes:
     def _add(self, name: str, part: dict[str, Any], colour: tuple[int, int, int], alone: bool) -> None:
         pose = {"position": np.asarray(part["pos"], float), "wxyz": np.asarray(part["quat"], float)}
         if part["shape"] == "plane":
-            grid = {"cell_size": 0.1 * _round(self._size), "section_size": _round(self._size)}
-            self._server.scene.add_grid(name, infinite_grid=True, fade_distance=25 * self._size, **grid, **pose)
+            if self._floor:
+                add_floor(self._server, name, self._size, **pose)
             return
         surface = part.get("surface")
         shape = solid(part)
@@ -92,9 +100,13 @@ def reach(parts: list[dict[str, Any]], model: Model) -> float:
     return max(float(np.linalg.norm(high[0] - low[0])), 1e-3)
 
 
-def _round(size: float) -> float:
-    """The power of ten next below."""
-    return float(10.0 ** np.floor(np.log10(size)))
+def add_floor(server: Any, name: str, size: float, **pose: Any) -> None:
+    """A grid that fades away some robots' sizes from the camera; its cells are a power of ten of a metre."""
+    cell = float(10.0 ** np.floor(np.log10(size)))
+    lines = {"cell_color": (214, 219, 226), "section_color": (190, 197, 206), "section_thickness": 1.0}
+    server.scene.add_grid(
+        name, infinite_grid=True, cell_size=0.5 * cell, section_size=cell, fade_distance=8 * size, **lines, **pose
+    )
 
 
 def solid(part: dict[str, Any]) -> trimesh.Trimesh:

@@ -15,7 +15,7 @@ from flexor.viz.colours import SERIES
 from flexor.viz.framing import AZIMUTH, ELEVATION, boxes, floor_height, frame_motion
 from flexor.viz.looks import looks
 from flexor.viz.motion import Motion, numbers, series
-from flexor.viz.robot_nodes import RobotNodes
+from flexor.viz.robot_nodes import RobotNodes, add_floor
 from flexor.viz.scene import body_motion, contact_forces
 
 try:
@@ -26,6 +26,7 @@ except ImportError as error:
 RATE = 30.0  # frames per second that are played
 CURVES = 12  # that one plot shows at most
 POINTS = 600  # of a curve
+STILL = 0.01  # s: a shorter motion is a robot that stands
 
 
 class Viewer:
@@ -70,7 +71,7 @@ class Viewer:
     def _robot(self, i: int, offset: np.ndarray) -> RobotNodes:
         motion, alone = self._motions[i], len(self._motions) == 1
         r, g, b = (round(255 * x) for x in to_rgb(SERIES[i % len(SERIES)]))
-        return RobotNodes(self._server, motion.label, motion.model, offset, (r, g, b), alone)
+        return RobotNodes(self._server, motion.label, motion.model, offset, (r, g, b), alone=alone, floor=i == 0)
 
     def _furnish(self) -> float:
         """Puts the camera where it sees all robots at their start, and a floor where no robot has one; returns how far apart
@@ -88,12 +89,7 @@ class Viewer:
         camera.look_at = framing.centre[0]
         camera.position = framing.centre[0] + 1.4 * framing.distance(height, height) * back
         if framing.floor is not None:
-            size: Any = {
-                "cell_size": framing.square,
-                "section_size": 10 * framing.square,
-                "fade_distance": 20 * framing.radius,
-            }
-            scene.add_grid("/floor", infinite_grid=True, position=(0.0, 0.0, framing.floor), **size)
+            add_floor(self._server, "/floor", 2 * framing.radius, position=(0.0, 0.0, framing.floor))
         return apart
 
     # ---- the panel ----
@@ -104,7 +100,7 @@ class Viewer:
         gui.add_markdown(f"**{', '.join(m.label for m in self._motions)}**")
         self._status = gui.add_markdown("")
         with gui.add_folder("Time"):
-            self.playing: Any = gui.add_checkbox("play", initial_value=self.duration > 0.01)
+            self.playing: Any = gui.add_checkbox("play", initial_value=self.duration > STILL)
             self.time: Any = gui.add_slider("time (s)", min=0.0, max=max(self.duration, 1e-3), step=1e-3, initial_value=0.0)
             self.speed = gui.add_dropdown("speed", ("0.1", "0.25", "0.5", "1", "2"), initial_value="1")
         with gui.add_folder("Show"):
@@ -165,8 +161,9 @@ class Viewer:
                 label = pattern + "".join(f"[{k}]" for k in i)
                 if label in self.sliders:
                     continue
-                low, high = span(pattern.rsplit(".", 1)[-1], float(value))
-                self.sliders[label] = slider = self._slider(label, low, high, float(value))
+                number = float(f"{value:.6g}")
+                low, high = span(pattern.rsplit(".", 1)[-1], number)
+                self.sliders[label] = slider = self._slider(label, low, high, number)
                 slider.on_update(lambda _, at=i, s=slider: self.set_parameter(tuple(found), at, s.value))
 
     def show_frames(self, shown: bool) -> None:
@@ -207,7 +204,7 @@ class Viewer:
     @property
     def duration(self) -> float:
         """Of the longest motion, in s."""
-        return max(float(m.trajectory.time[-1]) for m in self._motions)
+        return round(max(float(m.trajectory.time[-1]) for m in self._motions), 3)
 
     def seek(self, at: float) -> None:
         """Shows the robots as they are at a time in s; a shorter motion stays at its end."""
@@ -281,9 +278,11 @@ class Viewer:
         bad = next((m for m in made if not m.trajectory.status.ok), None)
         self._status.content = "" if bad is None else f"**{bad.label} diverged:** {bad.trajectory.status.message}"
         with self._lock:
+            first = self.duration < STILL and self._start is None
             self._motions, self._poses = made, poses
             self.time.max = max(self.duration, 1e-3)
             self.seek(min(self.time.value, self.duration))
+            self.playing.value = self.playing.value or first
         if self.quantity.options != self._quantities():
             self.quantity.options = self._quantities()
         self._plot_again()
