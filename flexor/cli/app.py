@@ -8,7 +8,23 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from flexor.cli import adapt, certify, console, demo, evaluate, identify, info, nerd, plan, play, simulate, tasks, train, view, walk
+from flexor.cli import (
+    adapt,
+    certify,
+    console,
+    demo,
+    evaluate,
+    identify,
+    info,
+    nerd,
+    plan,
+    play,
+    simulate,
+    tasks,
+    train,
+    view,
+    walk,
+)
 
 USER_ERRORS = (ValueError, KeyError, TypeError, OSError, FloatingPointError, NotImplementedError, ImportError)
 """Errors whose message is meant for the user. `GraphicsError` is one too; other RuntimeErrors are bugs and show a

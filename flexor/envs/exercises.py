@@ -189,11 +189,6 @@ def jump() -> Exercise:
 
 def _feet(model: Model, q: Float[Array, " nq"], feet: tuple[int, ...]) -> Float[Array, "4 3"]:
     """Lowest points of the feet."""
-    pos, rot = (np.asarray(x) for x in body_poses(model, forward_kinematics(model, jnp.asarray(q))))
-    t = model.topology
-    feet = [k for k, g in enumerate(t.geoms) if g.name.endswith("foot")]
-    places, radii = np.asarray(model.geoms.pos), np.asarray(model.geoms.size)[:, 0]
-    return np.stack([pos[t.geoms[k].body] + rot[t.geoms[k].body] @ places[k] - [0, 0, radii[k]] for k in feet])
     pos, rot = body_poses(model, forward_kinematics(model, q))
     bodies = [model.topology.geoms[k].body for k in feet]
     low = jnp.stack([model.geoms.size[k, 0] for k in feet])

@@ -12,7 +12,6 @@ from flexor.nerd.network import Norms, Sizes, Transformer
 from flexor.nerd.ranges import Planes, Ranges
 from flexor.nerd.recipe import Recipe
 from flexor.nerd.solver import NerdSolver, disagreement, doubt
-from flexor.nerd.solver import NerdSolver, disagreement
 from flexor.nerd.sweep import sweep, with_seeds
 from flexor.nerd.training import Training, train
 from flexor.nerd.warning import Doubt, Warnings
