@@ -203,6 +203,38 @@ def test_kalman_finds_what_momentum_cannot(sim, recorded):
         assert estimate.deviations[name] < 0.1 * true
 
 
+def test_a_moving_horizon_finds_mass_and_damping_and_notices_a_change(sim, recorded):
+    free = ["body.arm.mass", "joint.a.damping"]
+    wrong = fx.Simulator(fx.replace(sim.model, {"body.arm.mass": 1.4, "joint.a.damping": 0.1}), sim.solver, dt=DT)
+    a = adapt.Adapter(wrong, free, estimator=adapt.MovingHorizon(), noise={"q.*": NOISE[0], "qd.*": NOISE[1]})
+    before = replayed(a, recorded[:2400])
+    for name, true in zip(free, (2.0, 0.3), strict=True):
+        assert abs(before.values[name] - true) < 3 * before.deviations[name]
+        assert before.deviations[name] < 0.02 * true
+    assert not a.alarms
+    after = replayed(a, recorded[2400:3700])
+    assert abs(after.values["body.arm.mass"] - 3.0) < 3 * after.deviations["body.arm.mass"]
+    assert str(a.events[0]).startswith("payload on 'arm' changed at 5.")
+
+
+def test_horizons_are_rolled_out_with_derivatives(sim):
+    """The kernel against the simulator's own steps, and finite differences."""
+    a = adapt.Adapter(sim, MASS, estimator=adapt.MovingHorizon(horizon=4, hop=2))
+    run, rng = a.running, np.random.default_rng(0)
+    run._u[:], run._steps[:] = rng.normal(size=run._u.shape), DT
+    x, z = np.array([0.3, -0.5]), run.z + 0.2
+    path, J = (part.copy() for part in run._rolled(x, z))
+    stepper = fx.Simulator(a.place.apply(a.model, z)[0], sim.solver, dt=DT).compile()
+    stepper.reset(x[:1], x[1:])
+    for k in range(4):
+        stepper.step(run._u[k])
+        np.testing.assert_allclose(path[k + 1], [stepper.q[0], stepper.qd[0]], rtol=1e-9)
+    h = 1e-6
+    for i, d in enumerate(np.eye(3) * h):
+        ahead, behind = (run._rolled(x + s * d[:2], z + s * d[2:])[0] for s in (1, -1))
+        np.testing.assert_allclose((ahead - behind) / (2 * h), J[..., i], rtol=1e-6, atol=1e-8)
+
+
 def test_updates_compile_nothing(adapter, recorded):
     a = adapter()
     replayed(a, recorded[:60])
