@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from flexor.cli import certify, console, demo, evaluate, identify, info, nerd, play, simulate, tasks, train, walk
+from flexor.cli import certify, console, demo, evaluate, identify, info, nerd, ode, play, simulate, tasks, train, walk
 
 USER_ERRORS = (ValueError, KeyError, TypeError, OSError, FloatingPointError, NotImplementedError, ImportError)
 """Errors whose message is meant for the user. `GraphicsError` is one too; other RuntimeErrors are bugs and show a
@@ -62,6 +62,7 @@ app.command()(walk.walk)
 app.command()(evaluate.evaluate)
 app.command()(demo.demo)
 app.add_typer(nerd.app, name="nerd")
+app.add_typer(ode.app, name="ode")
 
 
 def _show_version(wanted: bool) -> None:
