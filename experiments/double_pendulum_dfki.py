@@ -41,13 +41,13 @@ CLASSES = [Links, Estimate]
 
 
 class Plan(NamedTuple):
-    """How much is done: steps of Levenberg-Marquardt on stretches of about 0.25 and 0.5 s."""
+    """How much is done: steps of Levenberg-Marquardt on stretches of about 0.25 and 0.4 s."""
 
     designs: tuple[str, ...] = DESIGNS
-    folds: int = 3
+    folds: int = 2
     runs: int = 0  # 0: all
-    links: int = 10
-    network: int = 14
+    links: int = 8
+    network: int = 8
     adapt: int = 10
 
 
@@ -108,7 +108,7 @@ class Starts(NamedTuple):
 
 def stage(length: int, steps: int, ridge: float = 1e-6) -> fx.ode.Training:
     return fx.ode.Training(
-        length=length, stride=100, steps=steps, decay=ridge, method="levenberg-marquardt", every=1, huber=0.3, judged=250
+        length=length, stride=200, steps=steps, decay=ridge, method="levenberg-marquardt", every=1, huber=0.3, judged=250
     )  # fmt: skip
 
 
@@ -134,7 +134,7 @@ class Fitting:
         links = self(fx.ode.Parts(design.published, Estimate.guess()), runs, f"{name}-links", stage(60, self.plan.links))
         assert isinstance(links.system, Links)
         fresh = fx.ode.Parts(links.system.settled().with_network(8, jax.random.key(0)), links.encoder)
-        return links, self(fresh, runs, f"{name}-network", stage(125, self.plan.network, 3e-6))
+        return links, self(fresh, runs, f"{name}-network", stage(100, self.plan.network, 3e-6))
 
     def adapted(self, network: fx.ode.Parts, design: Design, source: fx.ode.Series, name: str) -> fx.ode.Parts:
         """The network of the other design on the published links of this one, fitted to the first seconds of one run."""
@@ -149,6 +149,7 @@ def measure(options: Any) -> Result:
     if options.evaluate is not None:
         return evaluate(options)
     plan = QUICK if options.quick else Plan()
+    plan = plan if options.design is None else plan._replace(designs=(options.design,))
     designs = read(recording(FILE), plan)
     fitting = Fitting(options.out / ("quick" if options.quick else "full"), plan)
     errors: dict[str, dict[str, list[list[float]]]] = {}
@@ -244,6 +245,7 @@ def figure(errors: dict[str, dict[str, list[list[float]]]]) -> Figure:
 
 def options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--evaluate", type=Path, metavar="FILE", help="score the saved models on this file")
+    parser.add_argument("--design", choices=DESIGNS, help="this design alone; a run of both goes on from its check points")
     folder = Path("out/double_pendulum_dfki/models")
     parser.add_argument("--model", type=Path, default=folder, metavar="FOLDER", help="folder of the saved models")
 
