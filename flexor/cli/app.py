@@ -25,6 +25,7 @@ from flexor.cli import (
     view,
     walk,
 )
+from flexor.cli import certify, console, demo, evaluate, identify, info, nerd, ode, play, simulate, tasks, train, walk
 
 USER_ERRORS = (ValueError, KeyError, TypeError, OSError, FloatingPointError, NotImplementedError, ImportError)
 """Errors whose message is meant for the user. `GraphicsError` is one too; other RuntimeErrors are bugs and show a
@@ -81,6 +82,7 @@ app.command()(evaluate.evaluate)
 app.command()(view.view)
 app.command()(demo.demo)
 app.add_typer(nerd.app, name="nerd")
+app.add_typer(ode.app, name="ode")
 
 
 def _show_version(wanted: bool) -> None:
