@@ -19,7 +19,7 @@ ELSEWHERE = {
 PACKAGES = (
     "flexor",
     *(f"flexor.{name}" for name in ("model", "spatial", "dynamics", "contact", "solvers", "simd", "augment", "certify")),
-    *(f"flexor.{name}" for name in ("identify", "nerd", "control", "envs", "learn", "gym", "viz", "files", "taps")),
+    *(f"flexor.{name}" for name in ("identify", "nerd", "control", "envs", "learn", "cluster", "gym", "viz", "files", "taps")),
     *(f"flexor.plugins.{name}" for name in ("mujoco", "gymnasium", "newton")),
 )
 """Modules with a page of the API: their public names."""
