@@ -144,7 +144,20 @@ def evaluate(
         rows = [line for row in result.rows(horizons) for line in _lines(row)]
         console.out().print(console.table(f"{Path(model).name}, passive motion, {rollouts} rollouts{who}", columns, rows))
     console.out().print(f"base step: {nerd.frames.base.name}; {both.verdict(horizons[0])}")
+    _warn(nerd, rollouts)
     _write(nerd, both.with_network, steps, plot, html, video)
+
+
+def _warn(nerd: Any, rollouts: int) -> None:
+    """What the solver's warning is worth, or that it has none."""
+    from flexor.nerd import evaluate_warning
+
+    if nerd.doubt is None:
+        console.out().print("warning: none in this file; fx.nerd.calibrate adds one from data")
+        return
+    with console.spinner("judging its warning"):
+        found = evaluate_warning(nerd, rollouts=rollouts)
+    console.out().print(console.table("does it say when it is wrong? (100 steps)", ["warning", ">"], found.rows()))
 
 
 def _lines(row: dict[str, Any]) -> list[list[Any]]:

@@ -123,5 +123,7 @@ def slip(contacts: Contacts, velocity: Float[Array, "n 3"]) -> Float[Array, "n 2
 
 
 def _stop(depth: Array, rate: Array, stiffness: Array, damping: Array) -> Array:
-    """k depth + d rate of what is beyond an end and goes further with `rate`; never pulling, zero within the range."""
-    return jnp.where(depth > 0, jnp.maximum(stiffness * depth + damping * rate, 0.0), 0.0)
+    """k depth + d rate of what is beyond an end and goes further with `rate`; never pulling, zero within the range. An end at
+    infinity is never reached; its depth stays out of the product, whose derivative by k it is."""
+    beyond = depth > 0
+    return jnp.where(beyond, jnp.maximum(stiffness * jnp.where(beyond, depth, 0.0) + damping * rate, 0.0), 0.0)

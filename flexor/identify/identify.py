@@ -61,13 +61,12 @@ def identify(
 ) -> Fit:
     """Fits the parameters that match `free` (and the networks, with "augment") to the logs; see docs/identify.md.
 
-    `observe(model, state, extra)` returns what the log's columns hold, where these are not coordinates; `extra` are numbers
-    of your own that may be free too, and `build(model, extra)` puts them into the model. `method=fx.Torque()` fits the
-    equation of motion to measured torques instead of simulating. `prior` maps patterns to standard deviations around the
-    start, in units of the parameter's size. `held_out` is a share of the segments, or further logs, on which the result is
-    judged. With `checkpoint` an interrupted run resumes. An `executor` shares out the members of a population
-    (`BasinHopping`). `check_units=False` accepts units that look wrong, such as angles far beyond limits. Everything is
-    computed in float64; the result has the simulator's precision.
+    `observe(model, state, extra)` returns what the log's columns hold, where these are not coordinates; `extra` are numbers of
+    your own that may be free too, and `build(model, extra)` puts them into the model. `method=fx.Torque()` fits the equation of
+    motion to measured torques instead of simulating. `prior` maps patterns to standard deviations around the start, in units of
+    the parameter's size. `held_out` is a share of the segments, or further logs, on which the result is judged. With `checkpoint`
+    an interrupted run resumes. An `executor` shares out a population. `check_units=False` accepts units that look wrong, such as
+    angles far beyond limits. Everything is computed in float64; the result has the simulator's precision.
     """
     begun = time.perf_counter()
     dtype = sim.model.dtype
@@ -88,15 +87,11 @@ def identify(
         look = observe_columns(sim.model, runs[0].columns) if observe is None else observe
         segments = cut(sim, runs + further, shooting, noise)
         apart = hold_out(segments[1], len(runs), held_out if isinstance(held_out, float | int) else None, seed)
-        search = _choose(search, shooting, bounds)
-        if executor is not None and not search.shared:
-            raise ValueError(
-                f"{type(search).__name__} has no population that an executor could share out; use BasinHopping."
-            )
-        spread = prior_precision(place, prior, noise_known)
-        settings: Any = {"held_out": apart, "networks": networks, "free_start": shooting.free_start, "prior": spread}
+        search = _choose(search, shooting, bounds, executor)
+        believed = prior_precision(place, prior, noise_known)
+        settings: Any = {"held_out": apart, "networks": networks, "free_start": shooting.free_start, "prior": believed}
         problem = Problem(sim, place, segments[0], look, build, noise_known=noise_known, **settings)
-        if spread is None and not networks:
+        if believed is None and not networks:
             check_count(problem)
         found = run_search(problem, search, seed, checkpoint, progress, executor)
         names = tuple((runs + further)[i].name for i in segments[1])
@@ -188,10 +183,14 @@ def _noise(logs: Sequence[Log]) -> tuple[np.ndarray, bool]:
     return np.where(spread > 0, spread, 1.0), False
 
 
-def _choose(search: AbstractSearch | None, shooting: Shooting, bounds: Any) -> AbstractSearch:
+def _choose(
+    search: AbstractSearch | None, shooting: Shooting, bounds: Any, executor: AbstractExecutor | None
+) -> AbstractSearch:
     """The given search; by default a global one if there are bounds, else a local one."""
     if search is None:
-        return BasinHopping() if bounds and not shooting.free_start else LevenbergMarquardt()
+        search = BasinHopping() if bounds and not shooting.free_start else LevenbergMarquardt()
+    if executor is not None and not search.shared:
+        raise ValueError(f"{type(search).__name__} has no population that an executor could share out; use BasinHopping.")
     if shooting.free_start and not search.free_starts:
         raise ValueError(f"{type(search).__name__} cannot estimate starts; use LevenbergMarquardt, or free_start=False.")
     return search

@@ -25,12 +25,14 @@ from jaxtyping import Array
 from flexor.files import write_whole
 from flexor.model.model import Model
 from flexor.nerd.artefact import Nerd
+from flexor.nerd.calibration import doubt_of
 from flexor.nerd.data import Data
 from flexor.nerd.examples import Examples, examples
 from flexor.nerd.frames import Frames
 from flexor.nerd.losses import one_step_loss, rollout_loss
 from flexor.nerd.network import Sizes, Transformer, member, trainable
 from flexor.nerd.placement import Placement, check_same_step, placement
+from flexor.nerd.warning import FEWEST
 from flexor.solvers import Simulator
 
 Progress = Callable[[int, int, float], None]
@@ -120,7 +122,11 @@ def train(
         "history": history,
         "minutes of training": minutes,
     }
-    return Nerd(model, run.network, frames, card, sim.solver, shown.ranges)
+    held_out = _held_out(options, shown.shape[0])
+    doubt = None
+    if held_out >= FEWEST:  # a smaller data set gives a solver without a warning
+        doubt = doubt_of(shown, shown.shape[0] - held_out, frames, run.network.norms.x_mean.dtype)
+    return Nerd(model, run.network, frames, card, sim.solver, shown.ranges, doubt)
 
 
 def _check(options: Training, shown: Examples) -> None:
