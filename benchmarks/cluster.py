@@ -3,6 +3,7 @@
 The cluster is one of `ray.cluster_utils` on this machine: a head without processors, and two nodes with one each.
 """
 
+import argparse
 import json
 import os
 import shutil
@@ -115,9 +116,9 @@ def disturbed(made: Any, start: Callable[[float], subprocess.Popen[str]]) -> dic
     return {**lines[-1], "killed": killed, "removed": removed, "kept": lines[0]["share"] > at}
 
 
-def sampling(made: Any, folder: Path, quick: bool) -> tuple[list[dict[str, Any]], list[Check]]:
+def sampling(made: Any, folder: Path, quick: bool, transitions: int) -> tuple[list[dict[str, Any]], list[Check]]:
     """A data set by Local(), by two workers, and with everything that can die."""
-    robot, count = ("cartpole", 400_000) if quick else ("ant", 1_000_000)
+    robot, count = ("cartpole", 400_000) if quick else ("ant", transitions)
     ray = f"ray:{made.address}"
     warm = driver("local", robot, 100, folder / "warm.h5")
     watched_or_last(warm)
@@ -186,6 +187,19 @@ def judging(who: Any, quick: bool) -> tuple[str, str, float]:
     return f"{name}, {len(seeds)} seeds of {episodes} episodes", digest, time.perf_counter() - began
 
 
+def nothing(who: Any, quick: bool) -> tuple[str, str, float]:
+    """Tasks that do nothing, after one that starts the workers: what it is, a digest, seconds."""
+
+    def prepare() -> Callable[[int], dict[str, np.ndarray]]:
+        return lambda k: {"k": np.asarray(k)}
+
+    count, work = 200 if quick else 2000, fx.cluster.Work(prepare)
+    list(who.stream(work, range(2)))
+    began = time.perf_counter()
+    digest = fx_digest([int(x["k"]) for x in who.stream(work, range(count))])
+    return f"{count} empty tasks", digest, time.perf_counter() - began
+
+
 def fx_digest(values: Any) -> str:
     """Digest of numbers, to the last bit."""
     from flexor.files import digest
@@ -196,14 +210,14 @@ def fx_digest(values: Any) -> str:
 def bags(made: Any, quick: bool) -> tuple[list[dict[str, Any]], list[Check]]:
     """A search and an evaluation, by Local() and by two workers."""
     rows, checks = [], []
-    for work in (searching, judging):
+    for work in (nothing, searching, judging):
         found = []
         for name, who in (("Local()", fx.cluster.Local()), ("Ray, 2 nodes", fx.cluster.Ray(made.address))):
             tell(f"{work.__name__} by {name}")
             found.append(work(who, quick))
             what, _, seconds = found[-1]
-            ratio = round(seconds / found[0][2], 3)
-            rows.append({"work": what, "by": name, "s": round(seconds, 1), "over Local()": ratio,
+            ratio = round(seconds / found[0][2], 3) if work is not nothing else ""
+            rows.append({"work": what, "by": name, "s": round(seconds, 2), "over Local()": ratio,
                          "driver's memory, MB": "", "second half over first": ""})  # fmt: skip
         checks.append(equals(f"{found[0][0]}: digest by two workers", found[1][1], found[0][1]))
     return rows, checks
@@ -243,12 +257,12 @@ def losses(folder: Path) -> np.ndarray:
     return np.stack([table["loss"], table["held_out"]])
 
 
-def measure(quick: bool) -> Result:
+def measure(quick: bool, transitions: int) -> Result:
     folder = Path(tempfile.mkdtemp(prefix="flexor-cluster-data-"))
     try:
         trained = training(folder)
         with cluster() as made:
-            rows, checks = sampling(made, folder, quick)
+            rows, checks = sampling(made, folder, quick, transitions)
             more, others = bags(made, quick)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -256,5 +270,12 @@ def measure(quick: bool) -> Result:
     return Result([*rows, *more], [*checks, *others, *trained], [remark])
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """How much is sampled of the ant, eight chunks of 51,200 at least, so that there is time to kill in."""
+    parser.add_argument(
+        "--transitions", type=int, default=1_000_000, metavar="N", help="of the ant, in a run that is not quick"
+    )
+
+
 if __name__ == "__main__":
-    run("does a Ray cluster give the bits of one process, whatever dies on the way?", measure)
+    run("does a Ray cluster give the bits of one process, whatever dies on the way?", measure, add_options)
