@@ -17,6 +17,7 @@ from flexor.cli import (
     identify,
     info,
     nerd,
+    ode,
     plan,
     play,
     simulate,
@@ -25,7 +26,6 @@ from flexor.cli import (
     view,
     walk,
 )
-from flexor.cli import certify, console, demo, evaluate, identify, info, nerd, ode, play, simulate, tasks, train, walk
 
 USER_ERRORS = (ValueError, KeyError, TypeError, OSError, FloatingPointError, NotImplementedError, ImportError)
 """Errors whose message is meant for the user. `GraphicsError` is one too; other RuntimeErrors are bugs and show a
