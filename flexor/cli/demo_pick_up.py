@@ -112,6 +112,6 @@ def _follow(
     q[steps], qd[steps] = stepper.q, stepper.qd
     for name, x in empty.items():  # the next arm begins without the weight
         stepper.parameters[name][...] = x
-    time_of, *moves = (jnp.asarray(x) for x in (DT * np.arange(steps + 1), q, qd, u))
-    moved = Trajectory(time_of, moves[0], moves[1], moves[2], {}, None, model.topology)
+    time_, q_, qd_, u_ = (jnp.asarray(x) for x in (DT * np.arange(steps + 1), q, qd, u))
+    moved = Trajectory(time_, q_, qd_, u_, {}, None, model.topology)
     return Run(label, model, moved, time.perf_counter() - begun)
