@@ -315,6 +315,7 @@ def measure(quick: bool, transitions: int, only: list[str]) -> Result:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """How much is sampled of the ant, eight chunks of 51,200 at least, so that there is time to kill in."""
+    parser.add_argument("--only", nargs="*", default=list(PARTS), choices=PARTS, help="these parts alone")
     parser.add_argument(
         "--transitions", type=int, default=1_000_000, metavar="N", help="of the ant, in a run that is not quick"
     )
