@@ -71,10 +71,13 @@ class RobotNodes:
             body.position, body.wxyz = p, q
 
     def show_forces(self, forces: np.ndarray | None) -> None:
-        """Draws points and forces (ncon, 6) as arrows, the robot's weight as long as half the robot; None takes them away."""
+        """Draws points and forces (ncon, 6) as arrows; None takes them away. The robot's weight is a quarter as long as the robot,
+        and no arrow is longer than 0.45 of it, as in pages."""
         given = np.zeros((0, 6)) if forces is None else forces[np.linalg.norm(forces[:, 3:], axis=1) > 1e-6]
         start = given[:, :3] + self._offset
-        points = np.stack([start, start + given[:, 3:] * (0.5 * self._size / self._weight)], axis=1).astype(np.float32)
+        strength = np.linalg.norm(given[:, 3:], axis=1, keepdims=True)
+        along = given[:, 3:] * np.minimum(0.25 / self._weight, 0.45 / np.maximum(strength, 1e-12)) * self._size
+        points = np.stack([start, start + along], axis=1).astype(np.float32)
         if self._forces is None and len(points):
             thick = {"shaft_radius": 0.008 * self._size, "head_radius": 0.02 * self._size, "head_length": 0.05 * self._size}
             self._forces = self._server.scene.add_arrows(self._force_name, points, FORCE, **thick)
