@@ -7,6 +7,7 @@ import resource
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,8 @@ def private_memory() -> float:
     return int(lines["RssAnon"].split()[0]) / 1e3
 
 
-def sample(executor: str, robot: str, transitions: str, path: str) -> None:
-    """Writes a data set, and tells of every chunk."""
+def sample(executor: str, robot: str, transitions: str, path: str, until: str) -> None:
+    """Writes a data set, and tells of every chunk; beyond the share `until` it only waits for its end."""
     from flexor.cluster import executor as named
     from flexor.nerd import Recipe
     from flexor.nerd.data import facts
@@ -38,7 +39,13 @@ def sample(executor: str, robot: str, transitions: str, path: str) -> None:
 
         connected(executor.partition(":")[2])
     began = time.perf_counter()
-    recipe.sample(path, executor=who, progress=lambda done, total: tell(share=done / total, memory=private_memory()))
+
+    def progress(done: int, total: int) -> None:
+        tell(share=done / total, memory=private_memory())
+        if done > float(until) * total:
+            time.sleep(600)
+
+    recipe.sample(path, executor=who, progress=progress)
     compiled = None
     if executor != "local":
         import ray
@@ -78,4 +85,5 @@ def train(joined: str, data: str, out: str, last: str) -> None:
 
 
 if __name__ == "__main__":
-    {"sample": sample, "train": train}[sys.argv[1]](*sys.argv[2:])
+    commands: dict[str, Callable[..., None]] = {"sample": sample, "train": train}
+    commands[sys.argv[1]](*sys.argv[2:])

@@ -3,6 +3,7 @@
 The cluster is one of `ray.cluster_utils` on this machine: a head without processors, and two nodes with one each.
 """
 
+import argparse
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from typing import Any
 
 os.environ.setdefault("FLEXOR_CACHE", tempfile.mkdtemp(prefix="flexor-cluster-"))
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_worker_niceness", "0")  # workers with the priority of the process beside which they are measured
 if "--quick" in sys.argv:  # programs that run once
     os.environ.setdefault("XLA_FLAGS", "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=0")
 
@@ -29,6 +31,7 @@ import flexor as fx
 CHILD = Path(__file__).with_name("_cluster_child.py")
 FLAT = 1.15  # memory in the second half of a run over that in the first
 OVERHEAD = 1.15
+LAST = 0.6  # share of a data set after which a driver is killed
 SAME = 1e-5  # of losses
 
 
@@ -51,9 +54,11 @@ def cluster() -> Iterator[Any]:
         made.shutdown()
 
 
-def driver(executor: str, robot: str, transitions: int, path: Path, **environment: str) -> subprocess.Popen[str]:
-    """A process that samples."""
-    command = [sys.executable, str(CHILD), "sample", executor, robot, str(transitions), str(path)]
+def driver(
+    executor: str, robot: str, transitions: int, path: Path, until: float = 1.0, **environment: str
+) -> subprocess.Popen[str]:
+    """A process that samples, up to a share of the data set."""
+    command = [sys.executable, str(CHILD), "sample", executor, robot, str(transitions), str(path), str(until)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment})
 
 
@@ -89,10 +94,10 @@ def kill_a_worker(made: Any) -> int:
     return min(len(found), 1)
 
 
-def disturbed(made: Any, start: Callable[[], subprocess.Popen[str]]) -> dict[str, Any]:
+def disturbed(made: Any, start: Callable[[float], subprocess.Popen[str]]) -> dict[str, Any]:
     """A driver one of whose workers is killed, then a node removed (and another added), then the driver itself killed and started
     again: its last words, what was killed, and how much of the work was kept."""
-    first, killed, removed, at = start(), 0, 0, 0.0
+    first, killed, removed, at = start(LAST), 0, 0, 0.0
     for line in said(first):
         at = line.get("share", at)
         if at >= 0.2 and not killed:
@@ -101,28 +106,29 @@ def disturbed(made: Any, start: Callable[[], subprocess.Popen[str]]) -> dict[str
             made.remove_node(sorted(made.worker_nodes, key=lambda n: n.unique_id)[0], allow_graceful=False)
             made.add_node(num_cpus=1, object_store_memory=10**9)
             removed = 1
-        if at >= 0.6:
+        if at > LAST:
             first.kill()
             break
     first.wait()
-    second = start()
+    second = start(1.0)
     lines = list(said(second))
     second.wait()
     return {**lines[-1], "killed": killed, "removed": removed, "kept": lines[0]["share"] > at}
 
 
-def sampling(made: Any, folder: Path, quick: bool) -> tuple[list[dict[str, Any]], list[Check]]:
+def sampling(made: Any, folder: Path, quick: bool, transitions: int) -> tuple[list[dict[str, Any]], list[Check]]:
     """A data set by Local(), by two workers, and with everything that can die."""
-    robot, count = ("cartpole", 400_000) if quick else ("ant", 1_000_000)
+    robot, count = ("cartpole", 400_000) if quick else ("ant", transitions)
     ray = f"ray:{made.address}"
     warm = driver("local", robot, 100, folder / "warm.h5")
     watched_or_last(warm)
     tell("sampling by Local()")
     local = watched(driver("local", robot, count, folder / "local.h5"))
-    tell("sampling by two workers")
+    tell(f"{local}\nsampling by two workers")
     two = watched(driver(ray, robot, count, folder / "two.h5"))
-    tell("sampling while a worker, a node and the driver die")
-    other = disturbed(made, lambda: driver(ray, robot, count, folder / "disturbed.h5", FLEXOR_CACHE=""))
+    tell(f"{two}\nsampling while a worker, a node and the driver die")
+    other = disturbed(made, lambda until: driver(ray, robot, count, folder / "disturbed.h5", until, FLEXOR_CACHE=""))
+    tell(str(other))
     what = f"{count} transitions of the {robot}"
     rows = [
         {"work": what, "by": name, "s": round(found["seconds"], 1), "over Local()": round(found["seconds"] / local["seconds"], 3),
@@ -174,11 +180,24 @@ def searching(who: Any, quick: bool) -> tuple[str, str, float]:
 def judging(who: Any, quick: bool) -> tuple[str, str, float]:
     """Returns of a policy that comes with the package: what it is, a digest, seconds."""
     name = "cartpole" if quick else "ant-run"
-    seeds, episodes = range(2 if quick else 8), 64 if quick else 2048
+    seeds, episodes = range(2 if quick else 4), 64 if quick else 512
     began = time.perf_counter()
     found = fx.learn.evaluate(fx.learn.load(name), fx.envs.make(name), seeds=seeds, episodes=episodes, executor=who)
     digest = fx_digest([[e.returns.tolist(), e.lengths.tolist()] for e in found])
     return f"{name}, {len(seeds)} seeds of {episodes} episodes", digest, time.perf_counter() - began
+
+
+def nothing(who: Any, quick: bool) -> tuple[str, str, float]:
+    """Tasks that do nothing, after one that starts the workers: what it is, a digest, seconds."""
+
+    def prepare() -> Callable[[int], dict[str, np.ndarray]]:
+        return lambda k: {"k": np.asarray(k)}
+
+    count, work = 200 if quick else 2000, fx.cluster.Work(prepare)
+    list(who.stream(work, range(2)))
+    began = time.perf_counter()
+    digest = fx_digest([int(x["k"]) for x in who.stream(work, range(count))])
+    return f"{count} empty tasks", digest, time.perf_counter() - began
 
 
 def fx_digest(values: Any) -> str:
@@ -191,14 +210,14 @@ def fx_digest(values: Any) -> str:
 def bags(made: Any, quick: bool) -> tuple[list[dict[str, Any]], list[Check]]:
     """A search and an evaluation, by Local() and by two workers."""
     rows, checks = [], []
-    for work in (searching, judging):
+    for work in (nothing, searching, judging):
         found = []
         for name, who in (("Local()", fx.cluster.Local()), ("Ray, 2 nodes", fx.cluster.Ray(made.address))):
             tell(f"{work.__name__} by {name}")
             found.append(work(who, quick))
             what, _, seconds = found[-1]
-            ratio = round(seconds / found[0][2], 3)
-            rows.append({"work": what, "by": name, "s": round(seconds, 1), "over Local()": ratio,
+            ratio = round(seconds / found[0][2], 3) if work is not nothing else ""
+            rows.append({"work": what, "by": name, "s": round(seconds, 2), "over Local()": ratio,
                          "driver's memory, MB": "", "second half over first": ""})  # fmt: skip
         checks.append(equals(f"{found[0][0]}: digest by two workers", found[1][1], found[0][1]))
     return rows, checks
@@ -238,12 +257,12 @@ def losses(folder: Path) -> np.ndarray:
     return np.stack([table["loss"], table["held_out"]])
 
 
-def measure(quick: bool) -> Result:
+def measure(quick: bool, transitions: int) -> Result:
     folder = Path(tempfile.mkdtemp(prefix="flexor-cluster-data-"))
     try:
         trained = training(folder)
         with cluster() as made:
-            rows, checks = sampling(made, folder, quick)
+            rows, checks = sampling(made, folder, quick, transitions)
             more, others = bags(made, quick)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -251,5 +270,12 @@ def measure(quick: bool) -> Result:
     return Result([*rows, *more], [*checks, *others, *trained], [remark])
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """How much is sampled of the ant, eight chunks of 51,200 at least, so that there is time to kill in."""
+    parser.add_argument(
+        "--transitions", type=int, default=1_000_000, metavar="N", help="of the ant, in a run that is not quick"
+    )
+
+
 if __name__ == "__main__":
-    run("does a Ray cluster give the bits of one process, whatever dies on the way?", measure)
+    run("does a Ray cluster give the bits of one process, whatever dies on the way?", measure, add_options)

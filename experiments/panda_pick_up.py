@@ -28,6 +28,7 @@ warnings.simplefilter("ignore")
 DT, SUBSTEPS = 1e-3, 2
 ENCODER, SPEED = 2e-5, 1e-3  # rad, rad/s: standard deviations
 JITTER = 1e-3  # s: a stamp is up to so much late
+STAMPS = JITTER / 6**0.5  # deviation of the time between two stamps
 PAYLOAD, OFF = 3.0, np.array([0.03, -0.02, 0.10])  # kg; m, in the hand's frame
 BOX = np.array([0.06, 0.08, 0.10])  # m, its edges
 HAND = "panda_hand"
@@ -130,7 +131,9 @@ class Follower:
         sim = fx.Simulator(model, fx.RigidSolver(contact=None), dt=DT)
         self.adapter = None
         if way in ("RLS", "Kalman"):
-            rule = adapt.MomentumRLS(mass=5.0) if way == "RLS" else adapt.Kalman(disturbance=0.3, iterations=1)
+            rule = (
+                adapt.MomentumRLS(mass=5.0) if way == "RLS" else adapt.Kalman(disturbance=0.3, iterations=1, jitter=STAMPS)
+            )
             noise = {"q.*": ENCODER, "qd.*": SPEED}
             self.adapter = adapt.Adapter(sim, free, estimator=rule, noise=noise)
         if way == "PD":

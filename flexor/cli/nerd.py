@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from flexor.cli import console
-from flexor.cli.loading import Executor
+from flexor.cli.loading import Executor, numbers
 from flexor.files import write_with
 
 app = typer.Typer(no_args_is_help=True, help="Learned solvers: sample, train, evaluate. See docs/nerd.md.")
@@ -89,6 +89,32 @@ def _train_together(config: str, out: Path, tensorboard: bool, processes: int) -
     words = ["nerd", "train", config, "--out", str(out), *(["--tensorboard"] if tensorboard else [])]
     program = [sys.executable, "-c", "from flexor.cli.app import main; main()", *words]
     return supervise(lambda joined: [*program, "--join", joined], processes)
+
+
+@app.command()
+def sweep(
+    configs: Annotated[list[str], typer.Argument(metavar="CONFIG...", help="Recipes, each as for `sample` and `train`.")],
+    seeds: Annotated[str | None, typer.Option(metavar="0,1,...", help="Train each recipe from each of these seeds.")] = None,
+    out: Folder = Path("nerd"),
+    executor: Executor = "local",
+) -> None:
+    """Sample and train many recipes. After Ctrl-C the same command goes on."""
+    from flexor.cluster import executor as named
+    from flexor.nerd import Recipe, with_seeds
+    from flexor.nerd import sweep as run
+
+    recipes, who = {Path(config).stem: Recipe.read(config) for config in configs}, named(executor)
+    if len(recipes) < len(configs):
+        raise ValueError(f"two of the recipes have the same name: {', '.join(configs)}.")
+    recipes = recipes if seeds is None else with_seeds(recipes, numbers(seeds))
+    try:
+        with console.progress(f"{len(recipes)} recipes", None) as advance:
+            found = run(recipes, out, executor=who, progress=lambda text, done, total: advance(done, total, text))
+    except KeyboardInterrupt:
+        console.fail(f"interrupted; the same command goes on from what is in '{out}'.")
+        raise typer.Exit(INTERRUPTED) from None
+    rows = [[name, nerd.card["metrics"]["held_out"], nerd.card["minutes of training"]] for name, nerd in found.items()]
+    console.out().print(console.table("", ["recipe", ">loss, held out", ">minutes of training"], rows))
 
 
 @app.command()

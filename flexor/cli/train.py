@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from flexor.cli import console
-from flexor.cli.loading import Executor, use_float64
+from flexor.cli.loading import Executor, numbers, use_float64
 
 AlgorithmName = StrEnum("AlgorithmName", ["ppo", "shac"])
 
@@ -56,7 +56,7 @@ def train(
     given = {"seed": seed, "wanted": until, "minutes": minutes, "iterations": iterations, "robots": robots, "steps": steps}
     options = _training(found, {name: x for name, x in given.items() if x is not None})
     if seeds is not None or executor != "local":
-        _run_seeds(made, how, options, folder, _numbers(seeds), executor, recipe, fresh=fresh, tensorboard=tensorboard)
+        _run_seeds(made, how, options, folder, numbers(seeds or ""), executor, recipe, fresh=fresh, tensorboard=tensorboard)
         return
     policy = _run(made, how, options, folder, tensorboard)
     policy = dataclasses.replace(policy, card={**policy.card, "recipe": recipe.table()})
@@ -106,13 +106,6 @@ def _run(task: Any, algorithm: Any, options: Any, folder: Path, tensorboard: boo
     except KeyboardInterrupt:
         console.fail(_interrupted(folder))
         raise typer.Exit(console.INTERRUPTED) from None
-
-
-def _numbers(text: str | None) -> list[int]:
-    parts = (text or "").split(",")
-    if not all(x.strip().isdigit() for x in parts):
-        raise ValueError(f"--seeds takes whole numbers with commas between them, such as 0,1,2; got '{text or ''}'.")
-    return [int(x) for x in parts]
 
 
 def _run_seeds(

@@ -20,8 +20,10 @@ from flexor.cluster import kernels
 from flexor.cluster.executor import AbstractExecutor, Arrays, ExecutorError, Work
 from flexor.simd import machine, store
 
-SETTINGS = ("FLEXOR_", "JAX_", "XLA_")
+SETTINGS = ("FLEXOR_", "XLA_")
 """Beginnings of the variables by which results or compilations change: workers have the driver's."""
+CONFIGURATION = ("jax_default_prng_impl", "jax_threefry_partitionable", "jax_default_matmul_precision")
+"""Settings of JAX by which results change, besides its precision."""
 
 
 @final
@@ -50,27 +52,41 @@ class Ray(AbstractExecutor):
         packed = _packed(work)
         digest = hashlib.sha256(packed).hexdigest()
         bag = [ray.put(packed), kernels.exchange(ray)]  # in a list, so that workers get them only when they need them
-        settings = {**_settings(), "NPROC": str(self.cpus)}  # NPROC is how many threads XLA starts
         do = ray.remote(task_on_worker).options(num_cpus=self.cpus, max_retries=self.retries)
-        x64, types, under_way = bool(jax.config.read("jax_enable_x64")), set[str](), deque[Any]()
+        surroundings = Surroundings(
+            {**_settings(), "NPROC": str(self.cpus)},  # NPROC is how many threads XLA starts
+            {name: getattr(jax.config, name) for name in CONFIGURATION},
+            bool(jax.config.read("jax_enable_x64")),
+        )
+        types, under_way = set[str](), deque[Any]()
         try:
             for task in tasks:
                 while len(under_way) >= self._room(ray):
                     yield _taken(ray, under_way.popleft(), types)
-                under_way.append(do.remote(bag, digest, settings, x64, task))
+                under_way.append(do.remote(bag, digest, surroundings, task))
             while under_way:
                 yield _taken(ray, under_way.popleft(), types)
         finally:
-            for reference in under_way:
+            for reference in under_way if ray.is_initialized() else ():
                 ray.cancel(reference)
 
     def _room(self, ray: Any) -> int:
-        """How many tasks may be under way, now that the cluster is as large as it is."""
+        """How many tasks may be under way, now that the cluster is as large as it is; where all workers are lost, those that wait
+        for new ones."""
         nodes = [node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]]
         largest = max(nodes, default=0)
-        if largest < self.cpus:
+        if 0 < largest < self.cpus:
             raise ExecutorError(f"no node of the Ray cluster has {self.cpus} processors; the largest has {largest:g}.")
-        return self.ahead or 2 * sum(int(n // self.cpus) for n in nodes)
+        return self.ahead or max(2, 2 * sum(int(n // self.cpus) for n in nodes))
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What a worker has in common with the driver: variables, settings of JAX, and whether it computes in double precision."""
+
+    variables: Mapping[str, str]
+    settings: Mapping[str, Any]
+    x64: bool
 
 
 def connected(address: str | None) -> Any:
@@ -84,7 +100,9 @@ def connected(address: str | None) -> Any:
         own = {"include_dashboard": False} if here else {"address": address}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
         try:
-            ray.init(logging_level=logging.ERROR, **own)
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", ".*os.fork.*", RuntimeWarning)  # Ray starts programs, and forks nothing
+                ray.init(logging_level=logging.ERROR, **own)
         except (ConnectionError, ValueError) as error:
             at = address or os.environ.get("RAY_ADDRESS")
             raise ExecutorError(f"there is no Ray cluster at '{at}'; `ray start --head` starts one on a machine.") from error
@@ -124,9 +142,11 @@ def _taken(ray: Any, reference: Any, types: set[str]) -> Arrays:
     return arrays  # type: ignore[no-any-return]
 
 
-def task_on_worker(bag: list[Any], digest: str, settings: Mapping[str, str], x64: bool, task: Any) -> tuple[Arrays, str]:
+def task_on_worker(bag: list[Any], digest: str, surroundings: Surroundings, task: Any) -> tuple[Arrays, str]:
     """Runs in a worker: the result of one task, and the type of the processor. What was prepared stays for further tasks."""
-    os.environ.update(settings)  # JAX reads them at its first array, which comes with the work
+    os.environ.update(surroundings.variables)  # XLA reads them at the first array, which comes with the work
+    for name, value in surroundings.settings.items():
+        jax.config.update(name, value)
 
     def prepare() -> Any:
         import ray
@@ -135,6 +155,6 @@ def task_on_worker(bag: list[Any], digest: str, settings: Mapping[str, str], x64
         work = ray.cloudpickle.loads(ray.get(bag[0]))
         return work.prepare(*work.given)
 
-    with jax.enable_x64(x64):
-        arrays = store.keep(("cluster", digest, x64), prepare)(task)
+    with jax.enable_x64(surroundings.x64):
+        arrays = store.keep(("cluster", digest, surroundings.x64), prepare)(task)
     return arrays, platform.machine() if machine.supported() else machine.identity()

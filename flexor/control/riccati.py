@@ -20,8 +20,8 @@ def steady(A: np.ndarray, B: np.ndarray, Q: np.ndarray, R: np.ndarray) -> tuple[
 
 
 def _left_over(A: np.ndarray, B: np.ndarray, Q: np.ndarray) -> int:
-    """The coordinate with the largest part in what does not die out and B does not reach or Q not see, or is nearest to that: the least
-    singular vector of [A - root, B] or of [A - root; Q] (Popov, Belevitch and Hautus)."""
+    """The coordinate with the largest part in what does not die out and B does not reach or Q not see, or is nearest to that:
+    the least singular vector of [A - root, B] or of [A - root; Q] (Popov, Belevitch and Hautus)."""
     found = []
     for root in (r for r in np.linalg.eigvals(A) if abs(r) > 1 - 1e-9):
         own = A - root * np.eye(len(A))

@@ -22,7 +22,7 @@ from flexor.adapt.linear import motor_of_dof
 from flexor.identify.torque import motors_of
 from flexor.identify.torque_problem import blank_passive
 from flexor.model.charts import Coordinates
-from flexor.model.model import Control, Model, State
+from flexor.model.model import Control, Model, State, as_control
 from flexor.simd import Direct
 from flexor.solvers import AbstractPolicy
 from flexor.spatial import take
@@ -138,7 +138,7 @@ class Loop:
 
         def control(time, q, qd, leaves):  # type: ignore[no-untyped-def]
             made, memory = policy(State(q, qd, time), jax.tree.unflatten(tree, leaves), None)
-            return jax.tree.leaves(memory), made.u
+            return jax.tree.leaves(memory), as_control(model, made).u
 
         shapes = ((), (model.nq,), (model.nv,))
         examples = [jax.ShapeDtypeStruct(s, model.dtype) for s in shapes]

@@ -12,6 +12,7 @@ from flexor.nerd.network import Norms, Sizes, Transformer
 from flexor.nerd.ranges import Planes, Ranges
 from flexor.nerd.recipe import Recipe
 from flexor.nerd.solver import NerdSolver, disagreement, doubt
+from flexor.nerd.sweep import sweep, with_seeds
 from flexor.nerd.training import Training, train
 from flexor.nerd.warning import Doubt, Warnings
 from flexor.nerd.windows import AbstractStarts, RegularStarts, SteadyStarts
@@ -57,5 +58,7 @@ __all__ = [
     "load",
     "read",
     "sample",
+    "sweep",
     "train",
+    "with_seeds",
 ]

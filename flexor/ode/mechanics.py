@@ -5,9 +5,10 @@
     Hamiltonian   dp/dt = G f - D v - dH/dq + gyro,    v = dH/dp,    H = p^T W(q) p / 2 + V(q)
 
 f is the force of actuators and `Control.tau`, D >= 0 a network's, G(q) an input map that may be learned. Derivatives by q are
-along displacements in velocity coordinates, so that quaternions are as good as angles; there a body-frame velocity w and its momentum
-m add gyro = m x w, which does no work. Hence dE/dt = v^T G f - v^T D v for *any* weights: without input the energy never grows,
-and without D it stays (Greydanus 2019, Cranmer 2020, van der Schaft & Jeltsema 2014). A time step keeps this to its order.
+along displacements in velocity coordinates, so that quaternions are as good as angles; there a body-frame velocity w and its
+momentum m add gyro = m x w, which does no work. Hence dE/dt = v^T G f - v^T D v for *any* weights: without input the energy
+never grows, and without D it stays (Greydanus 2019, Cranmer 2020, van der Schaft & Jeltsema 2014). A time step keeps this to its
+order.
 """
 
 import abc
@@ -152,13 +153,13 @@ def gyroscopic(model: Model, p: Array, v: Array) -> Float[Array, " nv"]:
 def lagrangian(model: Model, *, width: int = 32, depth: int = 2, damped: bool = True, key: PRNGKeyArray | None = None,
                size: float = 1.0, scale: float = 1.0) -> LagrangianField:  # fmt: skip
     """A `LagrangianField` of the robot's sizes with random weights; `damped` gives it a dissipation that starts at zero."""
-    return LagrangianField(*_parts(model, width, depth, damped, key), size=size, scale=scale)
+    return LagrangianField(**_parts(model, width, depth, damped, key), size=size, scale=scale)
 
 
 def hamiltonian(model: Model, *, width: int = 32, depth: int = 2, key: PRNGKeyArray | None = None, size: float = 1.0,
                 scale: float = 1.0) -> HamiltonianField:  # fmt: skip
     """A `HamiltonianField` that conserves its energy where nothing acts."""
-    return HamiltonianField(*_parts(model, width, depth, False, key), size=size, scale=scale)
+    return HamiltonianField(**_parts(model, width, depth, False, key), size=size, scale=scale)
 
 
 def port_hamiltonian(model: Model, *, width: int = 32, depth: int = 2, key: PRNGKeyArray | None = None, size: float = 1.0,
@@ -167,13 +168,14 @@ def port_hamiltonian(model: Model, *, width: int = 32, depth: int = 2, key: PRNG
     base, last = jax.random.split(jax.random.key(0) if key is None else key)
     port = perceptron(model, feature_count(model), model.nv**2, width, depth, last)
     port = eqx.tree_at(lambda p: p.layers[-1], port, jax.tree.map(lambda x: 0.1 * x, port.layers[-1]))
-    return HamiltonianField(*_parts(model, width, depth, True, base), size=size, scale=scale, port=port)
+    return HamiltonianField(**_parts(model, width, depth, True, base), size=size, scale=scale, port=port)
 
 
-def _parts(model: Model, width: int, depth: int, damped: bool, key: PRNGKeyArray | None) -> Any:
+def _parts(model: Model, width: int, depth: int, damped: bool, key: PRNGKeyArray | None) -> dict[str, Any]:
     n, inputs = model.nv, feature_count(model)
     keys = jax.random.split(jax.random.key(0) if key is None else key, 3)
     form = perceptron(model, inputs, n * (n + 1) // 2, width, depth, keys[0])
     potential = perceptron(model, inputs, 1, width, depth, keys[1])
     inner = perceptron(model, inputs + n, n * n, width, depth, keys[2])
-    return form, potential, Damper(inner, jnp.zeros(n, model.dtype)) if damped else None
+    damper = Damper(inner, jnp.zeros(n, model.dtype)) if damped else None
+    return {"form": form, "potential": potential, "damper": damper}

@@ -17,7 +17,7 @@ from flexor.taps import collect_in_loop, collecting
 
 class OdeSolver(AbstractSolver):
     """The motion of a field, known, learned or both, carried over a time step on the robot's manifold: within a step the unknown
-    is the displacement from the step's beginning, so that quaternions stay of unit length (Munthe-Kaas 1998). Controls are held."""
+    is the displacement from the step's beginning, so that quaternions stay unit (Munthe-Kaas 1998). Controls are held."""
 
     field: AbstractField = RigidField()
     stepping: AbstractStepping = RungeKutta4()
