@@ -140,7 +140,9 @@ class RunningRLS(AbstractRunning):
             found = self._learn(self._W[k], self._y[k])
             self._W[k], self._y[k] = 0.0, 0.0
             self._phase[k] -= 1
-            self._add(np.zeros(2), np.where(np.arange(2) == k, self._phase[k], 0.0), interval)  # what is left of the interval
+            self._add(
+                np.zeros(2), np.where(np.arange(2) == k, self._phase[k], 0.0), interval
+            )  # what is left of the interval
         return found
 
     def _add(self, begun: np.ndarray, ended: np.ndarray, interval: tuple[Any, ...]) -> None:
