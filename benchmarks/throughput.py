@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
-from _form import Result, at_least, at_most, run, tell
+from _form import Check, Result, at_least, at_most, run, tell
 from _scenes import LEG, g1_on_its_feet, heap, panda_grasping
 from mujoco import rollout as mujoco_rollout
 
