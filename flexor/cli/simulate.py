@@ -140,7 +140,7 @@ def run(sim: Simulator, state: State, u: np.ndarray, record: Sequence[str] = ())
     with console.progress(f"simulating {steps} steps", steps) as advance:
         lasted = [console.interruptible(lambda: part(state, 0))[1]]
         advance(length)
-        while len(parts) < count and parts[-1].status.ok and parts[-1].final is not None:
+        while len(parts) < count and (parts[-1].status.ok or parts[-1].status.doubtful) and parts[-1].final is not None:
             made, seconds = console.interruptible(partial(part, parts[-1].final, len(parts)))
             parts.append(made)
             lasted.append(seconds)

@@ -1,5 +1,6 @@
-"""Control that looks ahead: the convex MPC of robots on four legs, and planning through a simulator."""
+"""Control: convex MPC of robots on four legs, planning through a simulator, arms that follow while their model adapts."""
 
+from flexor.control.adaptive import LeastSquaresTorque, SlotineLi, free_of
 from flexor.control.feedback import Feedback, lqr, lqr_along
 from flexor.control.force_problem import DenseQP, ForceProblem, dense
 from flexor.control.forces import AbstractForces, ForceSolution
@@ -15,6 +16,7 @@ from flexor.control.quadruped import Quadruped
 from flexor.control.receding import Receding
 from flexor.control.sampling import MPPI, AbstractSampling, CrossEntropy, PredictiveSampling
 from flexor.control.spline import Spline
+from flexor.control.tracking import PD, AbstractTracking, ComputedTorque, Goal, Loop, Sines
 from flexor.control.twin import Twin
 from flexor.control.walked import Walked
 from flexor.control.walker import Memory, Plan, Swing, Walker
@@ -23,17 +25,23 @@ __all__ = [
     "GAITS",
     "ILQR",
     "MPPI",
+    "PD",
     "AbstractForces",
     "AbstractPlanner",
     "AbstractSampling",
+    "AbstractTracking",
+    "ComputedTorque",
     "CrossEntropy",
     "DenseQP",
     "Feedback",
     "ForceProblem",
     "ForceSolution",
     "Gait",
+    "Goal",
     "InteriorPoint",
+    "LeastSquaresTorque",
     "Legs",
+    "Loop",
     "Memory",
     "Objective",
     "Osqp",
@@ -43,12 +51,15 @@ __all__ = [
     "PredictiveSampling",
     "Quadruped",
     "Receding",
+    "Sines",
+    "SlotineLi",
     "Spline",
     "Swing",
     "Twin",
     "Walked",
     "Walker",
     "dense",
+    "free_of",
     "lqr",
     "lqr_along",
     "on_its_feet",

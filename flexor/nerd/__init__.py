@@ -2,6 +2,7 @@
 
 from flexor.nerd.artefact import Nerd, load
 from flexor.nerd.base import AbstractBase, CoarseContact, FineContact, FreeFlight, NoBase
+from flexor.nerd.calibration import calibrate, evaluate_warning
 from flexor.nerd.data import Data, read, sample
 from flexor.nerd.evaluation import Contribution, Passive, base_alone, evaluate_contribution, evaluate_passive
 from flexor.nerd.finetune import Finetuning, finetune
@@ -10,8 +11,10 @@ from flexor.nerd.losses import AbstractLoss, AnchorLoss, OneStepLoss, PositionLo
 from flexor.nerd.network import Norms, Sizes, Transformer
 from flexor.nerd.ranges import Planes, Ranges
 from flexor.nerd.recipe import Recipe
-from flexor.nerd.solver import NerdSolver, disagreement
+from flexor.nerd.solver import NerdSolver, disagreement, doubt
+from flexor.nerd.sweep import sweep, with_seeds
 from flexor.nerd.training import Training, train
+from flexor.nerd.warning import Doubt, Warnings
 from flexor.nerd.windows import AbstractStarts, RegularStarts, SteadyStarts
 
 __all__ = [
@@ -22,6 +25,7 @@ __all__ = [
     "CoarseContact",
     "Contribution",
     "Data",
+    "Doubt",
     "FineContact",
     "Finetuning",
     "Frames",
@@ -42,13 +46,19 @@ __all__ = [
     "SteadyStarts",
     "Training",
     "Transformer",
+    "Warnings",
     "base_alone",
+    "calibrate",
     "disagreement",
+    "doubt",
     "evaluate_contribution",
     "evaluate_passive",
+    "evaluate_warning",
     "finetune",
     "load",
     "read",
     "sample",
+    "sweep",
     "train",
+    "with_seeds",
 ]

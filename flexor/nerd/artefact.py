@@ -23,6 +23,7 @@ from flexor.nerd.frames import Frames
 from flexor.nerd.network import Norms, Sizes, Transformer
 from flexor.nerd.ranges import Ranges
 from flexor.nerd.solver import NerdSolver
+from flexor.nerd.warning import Doubt
 from flexor.robots import load as load_robot
 from flexor.solvers import AbstractSolver, Simulator
 from flexor.solvers.artefact import CLASSES
@@ -38,8 +39,8 @@ SIZES = tuple(f.name for f in dataclasses.fields(Sizes))
 @dataclass(frozen=True, eq=False)
 class Nerd:
     """A network trained for `model` with the layout and the step of `frames`. `truth` is the solver whose steps it learned, and
-    `ranges` the states and controls that these covered; None if unknown. `card` holds the rest: recipe, data, seed,
-    metrics, versions."""
+    `ranges` the states and controls that these covered; None if unknown. `doubt` is its warning; None in files from before there
+    were any (`fx.nerd.calibrate` adds one). `card` holds the rest: recipe, data, seed, metrics, versions."""
 
     model: Model
     network: Transformer
@@ -47,6 +48,7 @@ class Nerd:
     card: dict[str, Any] = field(default_factory=dict)
     truth: AbstractSolver | None = None
     ranges: Ranges | None = None
+    doubt: Doubt | None = None
 
     @property
     def dt(self) -> float:
@@ -55,7 +57,7 @@ class Nerd:
 
     def solver(self) -> NerdSolver:
         """The learned physics, for `Simulator.with_solver`."""
-        return NerdSolver(self.network, self.frames)
+        return NerdSolver(self.network, self.frames, self.doubt)
 
     def simulator(self) -> Simulator:
         """A simulator of the robot under the learned physics."""
@@ -75,7 +77,8 @@ class Nerd:
         path = _checked(path)
         model, model_arrays = encode(self.model, CLASSES, "model")
         truth, truth_arrays = encode(self.truth, CLASSES, "truth")
-        arrays = array_bytes({**_named(self.network), **model_arrays, **truth_arrays})
+        doubt = {f"doubt.{name}": x for name, x in _named(self.doubt).items()}
+        arrays = array_bytes({**_named(self.network), **doubt, **model_arrays, **truth_arrays})
         frames, sizes = self.frames, self.network.sizes
         card = {
             **self.card,
@@ -117,7 +120,7 @@ class Nerd:
                 f"'{own.topology.name}'."
             )
         network = _filled(Sizes(**card["sizes"]), frames, card["members"], arrays)
-        return Nerd(own, network, frames, card, truth, ranges)
+        return Nerd(own, network, frames, card, truth, ranges, _doubt_of(arrays))
 
 
 def load(name: str | os.PathLike[str], model: Model | None = None) -> Nerd:
@@ -200,7 +203,13 @@ def _opened_first(card: Mapping[str, Any], arrays: Mapping[str, np.ndarray], mod
     return model, truth, Ranges.of(json.loads(data["ranges"])) if "ranges" in data else None
 
 
-def _named(network: Transformer) -> dict[str, Any]:
+def _doubt_of(arrays: Mapping[str, np.ndarray]) -> Doubt | None:
+    """The warning in a file, where there is one."""
+    names = [f"doubt.{f.name}" for f in dataclasses.fields(Doubt)]
+    return Doubt(*(jnp.asarray(arrays[n]) for n in names)) if all(n in arrays for n in names) else None
+
+
+def _named(network: Any) -> dict[str, Any]:
     leaves = jax.tree_util.tree_leaves_with_path(eqx.filter(network, _is_array))
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 

@@ -20,6 +20,7 @@ from flexor.nerd.frames import Frames
 from flexor.nerd.network import Transformer
 from flexor.nerd.ranges import Ranges
 from flexor.nerd.solver import NerdSolver
+from flexor.nerd.warning import Doubt
 from flexor.solvers import AbstractSolver, Simulator
 
 BATCH = 256
@@ -27,13 +28,15 @@ BATCH = 256
 
 @dataclass(frozen=True, eq=False)
 class Passive:
-    """Errors of every rollout after every step: arrays (rollout, step). Those that do not apply to the robot are None."""
+    """Errors of every rollout after every step: arrays (rollout, step). Those that do not apply to the robot are None. `doubted`
+    is the first step of each rollout that the solver doubts, infinite where there is none; None where it has no warning."""
 
     position: np.ndarray | None
     rotation: np.ndarray | None
     slides: np.ndarray | None
     hinges: np.ndarray | None
     diverged: np.ndarray
+    doubted: np.ndarray | None = None
 
     def rows(self, horizons: Sequence[int] = (100, 500, 1000)) -> list[dict[str, Any]]:
         """A row for each horizon: mean, median and spread of each error at that step, and how many diverged by then."""
@@ -107,7 +110,7 @@ def evaluate_contribution(
     if nerd.ranges is None:
         raise ValueError(f"the card of this solver of '{nerd.model.topology.name}' has no ranges of states.")
     judge = passive_judge(nerd.true_simulator(), nerd.frames, nerd.ranges, steps=steps, rollouts=rollouts, seed=seed)
-    return Contribution(judge(nerd.network), judge(base_alone(nerd).network), worthwhile)
+    return Contribution(judge(nerd.network, nerd.doubt), judge(base_alone(nerd).network), worthwhile)
 
 
 def evaluate_passive(
@@ -126,13 +129,14 @@ def evaluate_passive(
     if ranges is None:
         raise ValueError(f"the card of this solver of '{nerd.model.topology.name}' has no ranges of states: give `ranges`.")
     judge = passive_judge(sim, nerd.frames, ranges, steps=steps, rollouts=rollouts, seed=seed)
-    return judge(nerd.network)
+    return judge(nerd.network, nerd.doubt)
 
 
 def passive_judge(
-    truth: Simulator, frames: Frames, ranges: Ranges, *, steps: int, rollouts: int, seed: int
-) -> Callable[[Transformer], Passive]:
-    """`evaluate_passive` as a function of the network, which compiles once; the true motion is computed once."""
+    truth: Simulator, frames: Frames, ranges: Ranges, *, steps: int, rollouts: int, seed: int, far: bool = False
+) -> Callable[..., Passive]:
+    """`evaluate_passive` as a function of the network, and of its warning or None, which compiles once; the true motion is
+    computed once. With `far` from states twice as far out as the ranges."""
     model = truth.model
     keys = jax.random.split(jax.random.key(seed), rollouts)
     parts = [slice(i, i + BATCH) for i in range(0, rollouts, BATCH)]
@@ -140,21 +144,29 @@ def passive_judge(
     @jax.jit
     def true(keys: Any) -> Any:
         def one(key: Any) -> Any:
-            q, qd = ranges.draw(model, key)
+            q, qd = ranges.beyond(model, key)[0] if far else ranges.draw(model, key)
             return q, qd, truth.rollout(truth.reset(q, qd), steps=steps).q[1:]
 
         return jax.vmap(one)(keys)
 
     @eqx.filter_jit
-    def learned(network: Transformer, q: Any, qd: Any) -> Any:
-        sim = Simulator(model, NerdSolver(network, frames), dt=frames.dt)
-        return jax.vmap(lambda q, qd: sim.rollout(sim.reset(q, qd), steps=steps).q[1:])(q, qd)
+    def learned(network: Transformer, doubt: Doubt | None, q: Any, qd: Any) -> Any:
+        sim = Simulator(model, NerdSolver(network, frames, doubt), dt=frames.dt)
+
+        def one(q: Any, qd: Any) -> Any:
+            run = sim.rollout(sim.reset(q, qd), steps=steps)
+            assert run.final is not None
+            return run.q[1:], run.final.memory.since / frames.dt
+
+        return jax.vmap(one)(q, qd)
 
     runs = [jax.tree.map(np.asarray, true(keys[part])) for part in parts]
 
-    def judge(network: Transformer) -> Passive:
-        predicted = np.concatenate([np.asarray(learned(network, q, qd)) for q, qd, _ in runs])
-        return errors(frames, np.concatenate([run[2] for run in runs]), predicted)
+    def judge(network: Transformer, doubt: Doubt | None = None) -> Passive:
+        parts = [jax.tree.map(np.asarray, learned(network, doubt, q, qd)) for q, qd, _ in runs]
+        predicted, since = (np.concatenate(x) for x in zip(*parts, strict=True))
+        found = errors(frames, np.concatenate([run[2] for run in runs]), predicted)
+        return found if doubt is None else dataclasses.replace(found, doubted=np.round(since))
 
     return judge
 

@@ -11,7 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from flexor.contact import detect
 from flexor.dynamics import forward_kinematics
@@ -107,6 +107,22 @@ class Ranges:
         room = jax.vmap(lambda q: jnp.min(detect(model, forward_kinematics(model, q)).distance))(q)
         best = jnp.where(jnp.any(room > 0), jnp.argmax(room > 0), jnp.argmax(room))
         return q[best], qd[best]
+
+    def beyond(self, model: Model, key: Array) -> tuple[tuple[Float[Array, " nq"], Float[Array, " nv"]], Bool[Array, ""]]:
+        """The random state of `draw` twice as far from the middle of the ranges, and whether it lies outside them then. Angles
+        that go round and rotations stay as they are."""
+        t = model.topology
+        low, high = (jnp.asarray(x, model.dtype) for x in self.bounds(model))
+        fixed = np.zeros(t.nq + t.nv, bool)
+        for j, at in zip(t.joints, t.q_start, strict=True):
+            turn = at + 3 if j.kind == "free" else at
+            if j.kind in ("free", "ball"):
+                fixed[turn : turn + 4] = True
+            fixed[at] |= j.kind == "hinge" and not j.limited
+        x = jnp.concatenate(self.draw(model, key))
+        far = jnp.where(fixed, x, 2 * x - (low + high) / 2)
+        outside = jnp.any(~fixed & ((far < low) | (far > high)))
+        return (far[: t.nq], far[t.nq :]), outside
 
     def _one(self, model: Model, key: Array) -> tuple[Float[Array, " nq"], Float[Array, " nv"]]:
         t = model.topology

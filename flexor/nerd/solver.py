@@ -11,15 +11,24 @@ from jaxtyping import Array, Float
 from flexor.model.model import Control, Model, State, as_control
 from flexor.nerd.frames import Frames
 from flexor.nerd.network import Cache, Transformer
-from flexor.solvers import AbstractSolver
+from flexor.nerd.warning import Doubt
+from flexor.solvers import AbstractMemory, AbstractSolver
 
 
-class Memory(eqx.Module):
+class Memory(AbstractMemory):
     """Windows of all members, and how much these disagreed in the last step: the deviation of their predictions, root mean
-    square over the targets, in units of the targets' own deviation; zero for a single network."""
+    square over the targets, in units of the targets' own deviation; zero for a single network. `doubt` is that of the last step
+    (`Doubt`), and `since` when the first state came about that should not be believed; nan and infinite where the solver has no
+    warning."""
 
     cache: Cache
     disagreement: Float[Array, ""]
+    doubt: Float[Array, ""]
+    since: Float[Array, ""]
+
+    @property
+    def doubted_since(self) -> Float[Array, ""]:
+        return self.since
 
 
 class NerdSolver(AbstractSolver):
@@ -31,6 +40,7 @@ class NerdSolver(AbstractSolver):
 
     network: Transformer
     frames: Frames = eqx.field(static=True)
+    doubt: Doubt | None = None
 
     def check(self, model: Model, dt: float | None) -> None:
         if model.topology != self.frames.topology:
@@ -60,7 +70,9 @@ class NerdSolver(AbstractSolver):
 
     def init(self, model: Model, state: State) -> State:
         begin = eqx.filter_vmap(lambda n: n.begin())(self.network)
-        memory = Memory(begin, jnp.zeros((), self.network.norms.x_mean.dtype))
+        nothing = jnp.zeros((), self.network.norms.x_mean.dtype)
+        doubt = jnp.full_like(nothing, jnp.nan) if self.doubt is None else nothing
+        memory = Memory(begin, nothing, doubt, jnp.full((), jnp.inf, state.time.dtype))
         return eqx.tree_at(lambda s: s.memory, state, memory, is_leaf=lambda x: x is None)
 
     def step(self, model: Model, state: State, control: Control, dt: Float[Array, ""]) -> State:
@@ -75,11 +87,26 @@ class NerdSolver(AbstractSolver):
         mean = jnp.mean(y, axis=0)
         spread = jnp.sqrt(jnp.mean(((y - mean[None]) / self.network.norms.y_std) ** 2))
         q, qd = self.frames.decode(model, scene, ahead, mean.astype(state.q.dtype))
-        return dataclasses.replace(state, q=q, qd=qd, time=state.time + dt, memory=Memory(cache, spread))
+        time, doubt, since = state.time + dt, memory.doubt, memory.since
+        if self.doubt is not None:
+            acts = ahead.closing > 0 if self.frames.gated else True  # elsewhere a step is the base step's alone
+            doubt = jnp.where(acts, self.doubt.of(x), 0.0).astype(doubt.dtype)
+            since = jnp.where(doubt > 1, jnp.minimum(since, time), since)
+        return dataclasses.replace(state, q=q, qd=qd, time=time, memory=Memory(cache, spread, doubt, since))
 
 
 def disagreement(state: State) -> Array:
     """How much the ensemble disagreed in the last step; see `Memory`."""
+    return _memory(state, "disagreement").disagreement
+
+
+def doubt(state: State) -> Array:
+    """How unlike the training data the last step began; above one it should not be believed. See `Doubt`. It is nan where the
+    solver's file has no warning."""
+    return _memory(state, "doubt").doubt
+
+
+def _memory(state: State, what: str) -> Memory:
     if not isinstance(state.memory, Memory):
-        raise TypeError("this state has no disagreement: it was not computed by a NerdSolver.")
-    return state.memory.disagreement
+        raise TypeError(f"this state has no {what}: it was not computed by a NerdSolver.")
+    return state.memory

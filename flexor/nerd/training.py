@@ -25,11 +25,14 @@ from jaxtyping import Array
 from flexor.files import write_whole
 from flexor.model.model import Model
 from flexor.nerd.artefact import Nerd
+from flexor.nerd.calibration import doubt_of
 from flexor.nerd.data import Data
 from flexor.nerd.examples import Examples, examples
 from flexor.nerd.frames import Frames
 from flexor.nerd.losses import one_step_loss, rollout_loss
 from flexor.nerd.network import Sizes, Transformer, member, trainable
+from flexor.nerd.placement import Placement, check_same_step, placement
+from flexor.nerd.warning import FEWEST
 from flexor.solvers import Simulator
 
 Progress = Callable[[int, int, float], None]
@@ -94,11 +97,13 @@ def train(
     With `out`, a folder, checkpoints and `history.csv` are kept there, also when training is interrupted, and a run that finds a
     checkpoint of the same options resumes it. What `judge` returns for a network, for instance errors of passive motion, is
     recorded beside the losses, and with `tensorboard` written there as events too. The card has the last row of the history
-    (`metrics`) and all of it (`history`).
+    (`metrics`) and all of it (`history`). Where JAX has joined several processes (`flexor.cluster.join`), they train together,
+    and the first writes the files.
     """
     if tensorboard and out is None:
         raise ValueError("events for TensorBoard need a folder `out`.")
-    write = _events(Path(out)) if tensorboard and out is not None else lambda row: None
+    writes = tensorboard and jax.process_index() == 0
+    write = _events(Path(out)) if writes and out is not None else lambda row: None
     model = sim.model
     frames = frames or Frames(model.topology, float(sim.dt))
     folder = None if out is None else Path(out)
@@ -117,7 +122,11 @@ def train(
         "history": history,
         "minutes of training": minutes,
     }
-    return Nerd(model, run.network, frames, card, sim.solver, shown.ranges)
+    held_out = _held_out(options, shown.shape[0])
+    doubt = None
+    if held_out >= FEWEST:  # a smaller data set gives a solver without a warning
+        doubt = doubt_of(shown, shown.shape[0] - held_out, frames, run.network.norms.x_mean.dtype)
+    return Nerd(model, run.network, frames, card, sim.solver, shown.ranges, doubt)
 
 
 def _check(options: Training, shown: Examples) -> None:
@@ -150,8 +159,9 @@ def _fit(
     """The run after all steps, from its beginning or its checkpoint, and the history of its losses."""
     optimiser = optimiser_of(options)
     run, history = _restore(folder, _first(shown, sizes, options, optimiser), options, shown)
-    advance = _advance(optimiser, options, frames, model)
-    judged, place = eqx.filter_jit(losses), _placement(options.batch)
+    place = placement(options.batch)
+    check_same_step(int(run.step))
+    run, advance, judged = place.everywhere(run), _advance(optimiser, options, frames, model, place), eqx.filter_jit(losses)
     n, chances = shown.shape[0], shown.chances(options.window)
     last = n - _held_out(options, n)
     test = shown.windows(*_draw(options, 10**9, chances, last, n), options.window)[:2]
@@ -159,24 +169,26 @@ def _fit(
     try:
         while int(run.step) < options.steps:
             step = int(run.step)
-            run, value = advance(run, *place(shown.windows(*_draw(options, step, chances, 0, last), options.window)))
+            run, value = advance(run, *place.spread(shown.windows(*_draw(options, step, chances, 0, last), options.window)))
             if (step + 1) % options.every == 0 or step + 1 == options.steps:
-                loss, held_out = (float(jnp.mean(x)) for x in (value, judged(run.network, *test, options.huber)))
+                here = place.here(run)
+                found = place.here(value), judged(here.network, *test, options.huber)
+                loss, held_out = (float(jnp.mean(x)) for x in found)
                 if not np.isfinite(loss):
                     raise FloatingPointError(
                         f"training diverged at step {step + 1}: the loss is not finite. Try a smaller rate."
                     )
-                row = {"step": step + 1, "loss": loss, "held_out": held_out, **(judge(run.network) if judge else {})}
+                row = {"step": step + 1, "loss": loss, "held_out": held_out, **(judge(here.network) if judge else {})}
                 history = [*history, {k: v if np.isfinite(v) else None for k, v in row.items()}]
                 write(history[-1])
-                _keep(folder, run, history, options, shown)
+                _keep(folder if place.writes else None, here, history, options, shown)
             complete = run, history
             if progress is not None:
                 progress(step + 1, options.steps, history[-1]["held_out"] if history else float("nan"))
     except KeyboardInterrupt:
-        _keep(folder, *complete, options, shown)
+        _keep(folder if place.writes else None, place.here(complete[0]), complete[1], options, shown)
         raise
-    return run, history
+    return place.here(run), history
 
 
 def optimiser_of(options: Any) -> Any:
@@ -213,16 +225,6 @@ def _events(folder: Path) -> Callable[[dict[str, Any]], None]:
     return write
 
 
-def _placement(batch: int) -> Callable[[Any], Any]:
-    """Puts batches on all devices of JAX, a share on each, where there are several that divide them."""
-    devices = jax.devices()
-    if len(devices) == 1 or batch % len(devices):
-        return lambda arrays: arrays
-    mesh = jax.sharding.Mesh(np.array(devices), ("batch",))
-    shared = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
-    return lambda arrays: jax.device_put(arrays, shared)
-
-
 def _draw(options: Training, step: int, chances: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
     """Trajectories and first steps of the windows of a batch, each as likely as it has targets (`Examples.chances`): a function
     of the seed and the number of the step alone."""
@@ -240,7 +242,9 @@ def _first(shown: Examples, sizes: Sizes, options: Training, optimiser: Any) -> 
     return Run(network, optimiser.init(trainable(network)), jnp.zeros((), jnp.int32))
 
 
-def _advance(optimiser: Any, options: Training, frames: Frames, model: Model) -> Callable[..., tuple[Run, Array]]:
+def _advance(
+    optimiser: Any, options: Training, frames: Frames, model: Model, place: Placement
+) -> Callable[..., tuple[Run, Array]]:
     import optax
 
     @eqx.filter_jit
@@ -259,7 +263,7 @@ def _advance(optimiser: Any, options: Training, frames: Frames, model: Model) ->
         gradient, value = jax.grad(total, has_aux=True)(weights)
         update, memory = optimiser.update(gradient, run.memory, weights)
         network = eqx.combine(optax.apply_updates(weights, update), run.network)
-        return Run(network, memory, run.step + 1), value
+        return place.everywhere((Run(network, memory, run.step + 1), value))
 
     return advance
 

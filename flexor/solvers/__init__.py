@@ -8,13 +8,14 @@ from flexor.solvers.mujoco import MujocoSolver
 from flexor.solvers.policy import AbstractPolicy
 from flexor.solvers.rigid import RigidSolver
 from flexor.solvers.simulator import Simulator, taps
-from flexor.solvers.solver import AbstractSolver, AbstractWrapper
+from flexor.solvers.solver import AbstractMemory, AbstractSolver, AbstractWrapper
 from flexor.solvers.stepper import Stepper
 from flexor.solvers.substeps import Substeps
 from flexor.solvers.trajectory import Status, Trajectory
 
 __all__ = [
     "RK4",
+    "AbstractMemory",
     "AbstractPolicy",
     "AbstractSolver",
     "AbstractWrapper",

@@ -58,6 +58,15 @@ class AbstractSolver(Pytree):
         return self
 
 
+class AbstractMemory(eqx.Module):
+    """Memory of a solver that knows where it should not be believed, a learned one for instance."""
+
+    @property
+    @abc.abstractmethod
+    def doubted_since(self) -> Float[Array, ""]:
+        """The time of the first state that should not be believed; infinite where there is none."""
+
+
 class AbstractWrapper(AbstractSolver):
     """A solver around the solver `base`. It delegates the whole contract; override what the wrapper changes.
 

@@ -19,16 +19,19 @@ from flexor.files import write_with
 from flexor.model.model import Model, State
 from flexor.model.topology import Topology
 from flexor.solvers.energy import EnergyBudget
+from flexor.solvers.solver import AbstractMemory
 
 
 @dataclass(frozen=True)
 class Status:
-    """Whether a trajectory can be trusted; if not, the first bad step, the body, and a sentence."""
+    """Whether a trajectory can be trusted; if not, the first bad step, the body, and a sentence. `doubtful` where nothing is
+    wrong with the numbers, but the solver itself says that it should not be believed."""
 
     ok: bool
     message: str
     step: int | None = None
     body: str | None = None
+    doubtful: bool = False
 
 
 class Trajectory(eqx.Module):
@@ -54,7 +57,8 @@ class Trajectory(eqx.Module):
     @property
     def status(self) -> Status:
         """Names the first step at which a number is not finite, and the body whose joint it belongs to; or the first by which the
-        robot has more energy than its start, its fall and its actuators explain (see `flexor.solvers.energy`).
+        robot has more energy than its start, its fall and its actuators explain (see `flexor.solvers.energy`); or the first that
+        the solver itself doubts (`AbstractMemory`).
 
         The energy is judged after a rollout of one robot by rigid-body physics under inputs `u` or none. It is not where other
         sources of energy are possible: forces and wrenches of `Control`, policies, networks, learned solvers; nor in batches, in
@@ -76,17 +80,28 @@ class Trajectory(eqx.Module):
     def _energy_status(self, q: np.ndarray, qd: np.ndarray) -> Status:
         step = self.budget.first_excess(np.asarray(self.time), q, qd, np.asarray(self.u))
         if step is None:
-            return Status(True, "all steps are finite")
+            return self._doubt_status()
         change = np.abs(np.diff(qd[max(step - 1, 0) : step + 1], axis=0)).sum(0)
         t = self.topology
         body = t.bodies[t.joints[int(t.dof_joint[int(np.argmax(change))])].body]
         text = f"by step {step} the robot has gained unexplained energy, most at body '{body}'; use a shorter time step"
         return Status(False, text, step, body)
 
+    def _doubt_status(self) -> Status:
+        memory = None if self.final is None else self.final.memory
+        if isinstance(memory, AbstractMemory):
+            bad = np.asarray(self.time) >= float(memory.doubted_since)
+            if bad.any():
+                step = int(np.argmax(bad))
+                text = f"from step {step} on the state is unlike anything that the solver has learned: do not believe it"
+                return Status(False, text, step, doubtful=True)
+        return Status(True, "all steps are finite")
+
     def raise_if_bad(self) -> "Trajectory":
-        """The trajectory itself; raises FloatingPointError with the message of the status if it is not ok."""
+        """The trajectory itself; raises FloatingPointError with the message of the status if it diverged or gained energy. A
+        doubtful one does not raise."""
         status = self.status
-        if not status.ok:
+        if not status.ok and not status.doubtful:
             raise FloatingPointError(f"the trajectory of '{self.topology.name}' diverged: {status.message}.")
         return self
 

@@ -73,6 +73,7 @@ def test_from_a_recipe_to_a_judged_solver(tmp_path):
     tables = re.findall(r"\b20 hinges, rad( [\d.e-]+){3} 0\b", told)  # mean, median, deviation; none diverged
     assert len(tables) == 2  # the base step alone as well
     assert re.search(r"after 20 steps the network leaves [\d.e+]+ of the base step's error in hinges", told)
+    assert "warning: none in this file" in told  # too few trajectories to calibrate one
     assert (tmp_path / "growth.png").stat().st_size > 5000
     assert "true physics" in (tmp_path / "pair.html").read_text()
 
