@@ -143,7 +143,8 @@ def sampling(
     """A data set by Local(), by two workers, and with everything that can die."""
     robot, count = ("cartpole", 400_000) if quick else ("ant", transitions)
     ray = f"ray:{made.address}"
-    watched_or_last(driver("local", robot, 100, folder / "warm.h5"))
+    if not quick:  # where the training's data set has left the kernel on the disk
+        watched_or_last(driver("local", robot, 100, folder / "warm.h5"))
     tell("sampling by Local()")
     local = watched(driver("local", robot, count, folder / "local.h5"))
     tell(f"{local}\nsampling by two workers")
