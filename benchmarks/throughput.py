@@ -20,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
-from _form import Result, at_least, at_most, run, tell
+from _form import Check, Result, at_least, at_most, run, tell
 from _scenes import LEG, g1_on_its_feet, heap, panda_grasping
 from mujoco import rollout as mujoco_rollout
 
@@ -311,7 +311,8 @@ def measure(quick: bool, *, only: list[str]) -> Result:
             tell(
                 f"{row['robot']}, {row['dtype']}, {row['batch']}: {row['simd ns']:.0f} ns, {row['times MuJoCo']:.1f} x MuJoCo"
             )
-    checks, remarks = [], []
+    checks: list[Check] = []
+    remarks: list[str] = []
     for row in rows:
         half = 1.0 if row["dtype"] == "float32" else 0.5
         touching = any(c.touching for c in cases(quick) if c.name == row["robot"])
