@@ -123,6 +123,7 @@ def measure(quick: bool) -> Result:
             row: dict[str, Any] = {"robot": name, "batch": batch, "learned, steps/s": rolled(nerd.simulator(), q, qd, steps)}
             if torch:
                 sizes = nerd.network.sizes
+                assert isinstance(sizes, Sizes)
                 row["PyTorch, steps/s"] = by_torch(
                     sizes, len(nerd.frames.labels), nerd.frames.outputs, batch, min(steps, 10)
                 )

@@ -78,6 +78,8 @@ _MODULES = {
     "flexor.nerd.frames": ("Frames",),
     "flexor.nerd.network": ("Block", "Norms", "Sizes", "Transformer"),
     "flexor.nerd.solver": ("NerdSolver",),
+    "flexor.nerd.tokens": ("ContactTokens", "TokenLayout", "TokenSizes"),
+    "flexor.nerd.warning": ("Doubt",),
 }
 CLASSES: Table = {name: f"{module}:{name}" for module, names in _MODULES.items() for name in names}
 """Every class that a simulator's file may contain, by address: some live in packages that import this one."""
