@@ -112,7 +112,7 @@ def in_newton(nerd: Nerd, q: np.ndarray, qd: np.ndarray, steps: int, substeps: i
 
     from flexor.plugins.newton import FlexorSolver
 
-    warp.config.quiet = True
+    warp.config.quiet = True  # type: ignore[attr-defined]
     one, many = newton.ModelBuilder(), newton.ModelBuilder()
     one.add_mjcf(fx.robots.find(nerd.model.topology.name).read_text(encoding="utf-8"))
     many.replicate(one, len(q))

@@ -215,20 +215,20 @@ def ablation(options: argparse.Namespace) -> Result:
 def tokens(options: argparse.Namespace) -> Result:
     """The pendulum without any base step: flat inputs against contacts as tokens, both from the same fresh data."""
     steps = 4 if options.quick else options.steps
-    how = Training(steps=steps, batch=64 if options.quick else 2048, window=1, rate=4e-3, last_rate=1e-5, huber=0.1,
+    how = Training(steps=steps, batch=64 if options.quick else 2048, window=1, rate=options.rate, last_rate=1e-5, huber=0.1,
                    every=max(1, steps // 5))  # fmt: skip
     recipe = dataclasses.replace(Recipe.read("double_pendulum_contact"), base="none", fresh=10, training=how)
     console, rows = Console(stderr=True, highlight=False), []
     for label, sizes in list(NETWORKS.items())[1 if options.quick else 0 :]:
         own = dataclasses.replace(recipe, network=sizes.name, sizes=sizes)
-        folder = options.out / f"{sizes.name}-{steps}"
+        folder = options.out / f"{sizes.name}-{steps}-{options.rate:g}"
 
         def tell(done: int, total: int, loss: float, label: str = label) -> None:
             if done % how.every == 0:
                 console.print(f"{label}: step {done} of {total}, loss on held-out data {loss:.3g}")
 
         nerd = own.train(out=folder, progress=tell)
-        nerd.save(folder.with_suffix(".safetensors"))
+        nerd.save(folder / "solver.safetensors")
         curve = " ".join(f"{row['held_out']:.3g}" for row in nerd.card["history"])
         minutes = nerd.card["minutes of training"]
         rows.append(
@@ -273,6 +273,7 @@ def measure(options: argparse.Namespace) -> Result:
 def _add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", choices=PARTS, help="one part")
     parser.add_argument("--steps", type=int, default=20_000, metavar="N", help="of training without a base step (20000)")
+    parser.add_argument("--rate", type=float, default=0.02, help="of training without a base step, at first (0.02)")
 
 
 if __name__ == "__main__":
