@@ -1,13 +1,17 @@
-"""What MkDocs does besides Markdown: pages that are written elsewhere in the repository, a page of the API for every package that
-users import, and formulas as MathML, which browsers draw without a script."""
+"""What MkDocs does besides Markdown: pages that are written elsewhere in the repository, tutorials, which run now, a page of the
+API for every package that users import, and formulas as MathML, which browsers draw without a script."""
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
 from latex2mathml.converter import convert
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
+
+sys.path.insert(0, str(Path(__file__).parent))
+from _tutorials import run_all
 
 ROOT = Path(__file__).parent.parent
 ELSEWHERE = {
@@ -19,7 +23,24 @@ ELSEWHERE = {
 PACKAGES = (
     "flexor",
     *(f"flexor.{name}" for name in ("model", "spatial", "dynamics", "contact", "solvers", "simd", "augment", "certify")),
-    *(f"flexor.{name}" for name in ("identify", "nerd", "control", "envs", "learn", "gym", "viz", "files", "taps")),
+    *(
+        f"flexor.{name}"
+        for name in (
+            "identify",
+            "adapt",
+            "ode",
+            "nerd",
+            "control",
+            "envs",
+            "learn",
+            "gym",
+            "cluster",
+            "viz",
+            "files",
+            "taps",
+        )
+    ),
+    *(f"flexor.{name}" for name in ("identify", "nerd", "ode", "control", "envs", "learn", "gym", "viz", "files", "taps")),
     *(f"flexor.plugins.{name}" for name in ("mujoco", "gymnasium", "newton")),
 )
 """Modules with a page of the API: their public names."""
@@ -40,9 +61,14 @@ def reference(module: str) -> str:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages that are not in docs/."""
+    """Adds the pages that are not in docs/, and the tutorials with what they draw."""
     for source, page in ELSEWHERE.items():
         files.append(File.generated(config, page, content=(ROOT / source).read_text(encoding="utf-8")))
+    for tutorial in run_all():
+        files.append(File.generated(config, f"tutorials/{tutorial.name}.md", content=tutorial.page))
+        files.append(File.generated(config, f"tutorials/{tutorial.name}.ipynb", content=tutorial.notebook))
+        for name, picture in tutorial.pictures.items():
+            files.append(File.generated(config, f"tutorials/{name}", content=picture))
     for module in PACKAGES:
         files.append(File.generated(config, reference(module), content=f"# {module}\n\n::: {module}\n"))
     return files
@@ -65,6 +91,8 @@ def _link(target: str, here: str, uri: str) -> str:
             parts.append(part)
     path = "/".join(parts)
     page = ELSEWHERE.get(path) or (path.removeprefix("docs/") if path.startswith("docs/") else None)
+    if page is not None and page.startswith("tutorials/"):
+        page = page.removesuffix(".py") + ".md"
     return target if page is None else "../" * uri.count("/") + page
 
 

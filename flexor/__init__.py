@@ -46,7 +46,7 @@ from flexor.solvers import (
 from flexor.solvers.table import solver
 
 if TYPE_CHECKING:  # what type checkers and editors see of the names that are imported at their first use
-    from flexor import control, envs, learn, nerd, plugins
+    from flexor import adapt, cluster, control, envs, learn, nerd, ode, plugins, viz
     from flexor.certify import Certificate, certify
     from flexor.identify import (
         LBFGS,
@@ -65,7 +65,7 @@ if TYPE_CHECKING:  # what type checkers and editors see of the names that are im
     from flexor.identify.discover import discover
     from flexor.identify.identify import identify
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "LBFGS",
@@ -118,7 +118,9 @@ __all__ = [
     "Torque",
     "Trajectory",
     "Whole",
+    "adapt",
     "certify",
+    "cluster",
     "contact",
     "control",
     "difference",
@@ -136,6 +138,7 @@ __all__ = [
     "load",
     "nerd",
     "nets",
+    "ode",
     "open",
     "parameters",
     "plugins",
@@ -147,11 +150,12 @@ __all__ = [
     "solver",
     "spatial",
     "taps",
+    "viz",
     "with_delay",
 ]
 
 # Imported at first use: modules, and names with the module that defines them.
-_MODULES = ("control", "envs", "learn", "nerd", "plugins")
+_MODULES = ("adapt", "cluster", "control", "envs", "learn", "nerd", "ode", "plugins", "viz")
 _NAMES = {
     **dict.fromkeys(("Certificate", "certify"), "flexor.certify"),
     **dict.fromkeys(("LBFGS", "Adam", "BasinHopping", "Fit", "LevenbergMarquardt", "Load", "Log"), "flexor.identify"),

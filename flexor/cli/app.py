@@ -8,7 +8,24 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from flexor.cli import certify, console, demo, evaluate, identify, info, nerd, play, simulate, tasks, train, walk
+from flexor.cli import (
+    adapt,
+    certify,
+    console,
+    demo,
+    evaluate,
+    identify,
+    info,
+    nerd,
+    ode,
+    plan,
+    play,
+    simulate,
+    tasks,
+    train,
+    view,
+    walk,
+)
 
 USER_ERRORS = (ValueError, KeyError, TypeError, OSError, FloatingPointError, NotImplementedError, ImportError)
 """Errors whose message is meant for the user. `GraphicsError` is one too; other RuntimeErrors are bugs and show a
@@ -55,13 +72,17 @@ app.command()(info.info)
 app.command()(simulate.simulate)
 app.command()(certify.certify)
 app.command()(identify.identify)
+app.command()(adapt.adapt)
 app.command()(tasks.tasks)
 app.command()(train.train)
 app.command()(play.play)
 app.command()(walk.walk)
+app.command()(plan.plan)
 app.command()(evaluate.evaluate)
+app.command()(view.view)
 app.command()(demo.demo)
 app.add_typer(nerd.app, name="nerd")
+app.add_typer(ode.app, name="ode")
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,4 +1,5 @@
-"""`flexor demo`: robots beside MuJoCo, an identification, learned physics, a robot that learns, certified gradients, one page."""
+"""`flexor demo`: robots beside MuJoCo, an identification, an arm that adapts, learned physics, a robot that learns, certified
+gradients, one page."""
 
 import time
 from multiprocessing import get_context
@@ -21,6 +22,7 @@ def demo(
     from flexor.cli.demo_learned import chapter as learned_chapter
     from flexor.cli.demo_page import page
     from flexor.cli.demo_pendulum import chapter
+    from flexor.cli.demo_pick_up import chapter as pick_up_chapter
     from flexor.cli.demo_runs import drop, fall_checks, rest_checks, swing, swing_checks
     from flexor.cli.demo_swing_up import chapter as swing_up_chapter
     from flexor.robots.load import load
@@ -34,6 +36,7 @@ def demo(
         swings = swing(load("double_pendulum"), 0.5 if quick else 3.0, tell)
         dropped = drop(load("quadruped"), 0.6 if quick else 2.0, tell)
         identified = chapter(quick, tell)
+        picked_up = pick_up_chapter(quick, tell)
         learned = learned_chapter(quick, tell)
         swing_up = swing_up_chapter(quick, tell)
         checks = [*swing_checks(swings), *fall_checks(dropped), *(() if quick else rest_checks(dropped))]
@@ -42,8 +45,8 @@ def demo(
         certificate = None if promise is None else promise.get(timeout=1800)
         tell("writing the page")
         taken = time.perf_counter() - start
-        page(swings, dropped.runs, checks, identified, learned, swing_up, certificate, taken).save(report)
-    _print(checks, identified, learned, swing_up, certificate, report, time.perf_counter() - start)
+        page(swings, dropped.runs, checks, identified, picked_up, learned, swing_up, certificate, taken).save(report)
+    _print(checks, identified, picked_up, learned, swing_up, certificate, report, time.perf_counter() - start)
     if not all(c.holds for c in checks) or (certificate is not None and not certificate.ok):
         raise typer.Exit(1)
 
@@ -58,8 +61,10 @@ def certify_cube() -> Any:
 
 
 def _print(
-    checks: Any, identified: Any, learned: Any, swing_up: Any, certificate: Any, report: Path, seconds: float
+    checks: Any, identified: Any, picked_up: Any, learned: Any, swing_up: Any, certificate: Any, report: Path, seconds: float
 ) -> None:
+    from flexor.cli.demo_pick_up import HAND
+
     out = console.out()
     rows = [[c.what, c.value, c.target, c.holds] for c in checks]
     out.print(console.table("Agreement with MuJoCo", ["difference", ">value", ">at most", ""], rows), "")
@@ -67,6 +72,8 @@ def _print(
     rows = [[label, float(error[-1])] for label, error in identified.errors.items()]
     title = f"Double pendulum from {'a real' if identified.real else 'a synthetic'} recording: unseen motion"
     out.print(console.table(title, ["simulator", f">median error after {after:.2g} s (rad)"], rows), "")
+    for event in picked_up.events:
+        out.print(f"An arm picks up {picked_up.mass - HAND:.1f} kg at {picked_up.taken:.2f} s: {event}", "")
     q = [run.trajectory.q for run in learned]
     off = [float(abs(q[1][-1, i] - q[0][-1, i])) for i in (0, 1)]
     after = float(learned[0].trajectory.time[-1])

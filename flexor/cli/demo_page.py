@@ -11,15 +11,18 @@ import numpy as np
 
 from flexor.cli.certify import COLUMNS, tables
 from flexor.cli.demo_pendulum import Chapter
+from flexor.cli.demo_pick_up import HAND, PickUp
 from flexor.cli.demo_runs import DT, PENALTY_DT, Check, Run, support
 from flexor.cli.demo_swing_up import SwingUp
 from flexor.viz import Actor, Animation, Code, Figure, Report, Section, Table
+from flexor.viz.adaptation import bands
 from flexor.viz.identification import between
 from flexor.viz.plots import lines, styled
 
 STAGES = {"measured": "#7a8793", "as described": "#e4792b", "identified": "#2f7ed8", "identified and augmented": "#3f9b6c"}
 COLOURS = {"MuJoCo": "#7a8793", "NCP": "#2f7ed8", "Penalty": "#e4792b", "true": "#7a8793", "learned": "#3f9b6c",
-           "before": "#7a8793", "after": "#2f7ed8"}  # fmt: skip
+           "before": "#7a8793", "after": "#2f7ed8",
+           "frozen model": "#e4792b", "adapting model": "#2f7ed8"}  # fmt: skip
 
 _NEXT = """
 flexor info quadruped                                      # what a robot consists of
@@ -38,6 +41,7 @@ def page(
     drops: Sequence[Run],
     checks: Sequence[Check],
     identified: Chapter,
+    picked_up: PickUp,
     learned: Sequence[Run],
     swing_up: SwingUp,
     certificate: Any,
@@ -47,7 +51,8 @@ def page(
     return Report(
         "flexor: a first run",
         "Two robots simulated side by side, with flexor's two contact models and with MuJoCo; a double pendulum identified "
-        "from a recording; a cartpole with a learned solver; another that learns to swing its pole up; and "
+        "from a recording; an arm that finds out what it picked up; "
+        "a cartpole with a learned solver; another that learns to swing its pole up; and "
         "derivatives compared with finite differences and closed forms. flexor demo computed every number on this page, on the "
         "machine named below.",
         facts(seconds),
@@ -56,6 +61,7 @@ def page(
             _pendulum(swings),
             _quadruped(drops),
             _identified(identified),
+            _picked_up(picked_up),
             _learned(learned),
             _swing_up(swing_up),
             *_gradients(certificate),
@@ -143,6 +149,31 @@ def _identified(chapter: Chapter) -> Section:
         Table(["parameter", "start", "estimate", "90 % interval"], rows, folded="Identified parameters"),
     ]
     return Section("From a recording to a simulator", text, blocks)
+
+
+def _picked_up(found: PickUp) -> Section:
+    """The estimate and its band as the arm picks something up, and what it is good for."""
+    told = "; ".join(str(e) for e in found.events) or "It noticed nothing"
+    text = (
+        f"Two arms follow the same motion, from noisy sensors. At {found.taken:.2f} s a ball of {found.mass - HAND:.1f} kg is "
+        "put into their hands, and nobody tells them. One keeps its model; the other adapts the ten inertial numbers of its hand "
+        f"at every sample, and computes its torques with them. What it said: {told}."
+    )
+    mass, end = "body.hand.mass", float(found.history.time[-1])
+    truth = {mass: ([0.0, found.taken, found.taken, end], [HAND, HAND, found.mass, found.mass])}
+    time = found.runs[0].trajectory.time
+    errors = {label: (time[::10], 1e3 * np.maximum(x[::10], 1e-5)) for label, x in found.errors.items()}
+    code = (
+        "adapter = fx.adapt.Adapter(sim, free=['body.hand.*'])\n"
+        "estimate = adapter.update(time, measured, control)  # at every sample\n"
+    )
+    blocks = [
+        Figure(bands(found.history, [mass], {found.taken: ""}, truth), "Mass in the hand in kg, with its band of 90 %."),
+        Animation(_row(found.runs, 0.4)),
+        Figure(_lines(errors, "error (mrad)", "Distance from the wanted angles", log=True)),
+        Code(code),
+    ]
+    return Section("An arm picks something up", text, blocks)
 
 
 def _learned(runs: Sequence[Run]) -> Section:

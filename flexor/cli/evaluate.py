@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from flexor.cli import console
+from flexor.cli.loading import Executor
 from flexor.files import json_bytes, write_whole
 
 KEYS = ("policies", "task", "options", "solvers", "seeds", "episodes")
@@ -16,15 +17,20 @@ KEYS = ("policies", "task", "options", "solvers", "seeds", "episodes")
 def evaluate(
     config: Annotated[Path, typer.Argument(metavar="CONFIG", help="TOML file, see docs/learning.md.")],
     json: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figures of every seed.")] = None,
+    executor: Executor = "local",
+    keep: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Keep what is done there, from which the same command goes on.")
+    ] = None,
 ) -> None:
     """Returns of many episodes for policies, solvers and seeds."""
     from flexor.cli.task_recipe import physics, recipe_of
+    from flexor.cluster import executor as named
     from flexor.learn import evaluate as run
     from flexor.learn import load, summary
 
     if json is not None and not json.parent.is_dir():
         raise FileNotFoundError(f"cannot write '{json}': the folder '{json.parent}' does not exist.")
-    settings = read_config(config)
+    who, settings = named(executor), read_config(config)
     policies = {name: load(given) for name, given in settings["policies"].items()}
     name, first = next(iter(policies.items()))
     task = recipe_of(first, name, settings["task"], None, settings["options"]).build()
@@ -32,7 +38,7 @@ def evaluate(
     text = f"{task.name}, {settings['episodes']} episodes each"
     with console.progress(text, len(policies) * len(settings["seeds"]) * len(solvers or "1")) as advance:
         found = run(policies, task, solvers=solvers, seeds=settings["seeds"], episodes=settings["episodes"],
-                    progress=lambda done, total: advance(done))  # fmt: skip
+                    executor=who, keep=keep, progress=lambda done, total: advance(done))  # fmt: skip
     columns = ["policy", "physics", ">episodes", ">return", ">deviation", ">between seeds", ">length", ">ended", ">diverged"]
     rows = [[_shown(row[c.removeprefix(">")]) for c in columns] for row in summary(found)]
     console.out().print(console.table(text, columns, rows))

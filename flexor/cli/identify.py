@@ -8,7 +8,7 @@ import jax
 import typer
 
 from flexor.cli import console
-from flexor.cli.loading import Robot, use_float64
+from flexor.cli.loading import Executor, Robot, use_float64
 
 
 def identify(
@@ -17,12 +17,14 @@ def identify(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Start again, not from the checkpoint of an interrupted run.")
     ] = False,
+    executor: Executor = "local",
 ) -> None:
     """Fit parameters and networks to logs; Ctrl-C keeps what was found, and the same command resumes from there."""
     use_float64()
     from flexor.cli.identify_config import read_config
+    from flexor.cluster import executor as named
 
-    settings = read_config(config)
+    settings, who = read_config(config), None if executor == "local" else named(executor)
     folder = settings.out if out is None else out
     with console.spinner("reading the robot and its logs"):
         sim, logs, held_out_logs = _prepare(settings)
@@ -30,7 +32,7 @@ def identify(
     checkpoint = folder / "checkpoint.npz"
     if fresh:
         checkpoint.unlink(missing_ok=True)
-    fit = _fit(settings, sim, logs, held_out_logs, checkpoint, _command(config, out))
+    fit = _fit(settings, sim, logs, held_out_logs, checkpoint, who, _command(config, out, executor))
     written = fit.save(folder, formats=settings.formats)
     written.append(_report(settings, fit, folder, [p.name for p in written]))
     checkpoint.unlink(missing_ok=True)
@@ -62,13 +64,16 @@ def _prepare(settings: Any) -> tuple[Any, list[Any], list[Any]]:
     return sim, together[: len(settings.logs)], together[len(settings.logs) :]
 
 
-def _command(config: Path, out: Path | None) -> str:
+def _command(config: Path, out: Path | None, executor: str) -> str:
     """The command line that resumes from a checkpoint; without `--fresh`, which would discard the checkpoint."""
     words = ["flexor", "identify", str(config), *(() if out is None else ("--out", str(out)))]
+    words += [] if executor == "local" else ["--executor", executor]
     return " ".join(shlex.quote(word) for word in words)
 
 
-def _fit(settings: Any, sim: Any, logs: list[Any], held_out_logs: list[Any], checkpoint: Path, command: str) -> Any:
+def _fit(
+    settings: Any, sim: Any, logs: list[Any], held_out_logs: list[Any], checkpoint: Path, who: Any, command: str
+) -> Any:
     from flexor.identify import identify as run
 
     done = 0
@@ -85,7 +90,7 @@ def _fit(settings: Any, sim: Any, logs: list[Any], held_out_logs: list[Any], che
                 sim, logs, settings.free, bounds=settings.bounds, prior=settings.prior, shooting=settings.shooting,
                 method=settings.method,
                 search=settings.search, held_out=held_out_logs or settings.held_out, seed=settings.seed,
-                check_units=settings.check_units, checkpoint=checkpoint, progress=tell,
+                check_units=settings.check_units, checkpoint=checkpoint, executor=who, progress=tell,
             )  # fmt: skip
     except KeyboardInterrupt:
         kept = f"after {done} steps of the search" if done or not resumed else "at the step it had reached before"

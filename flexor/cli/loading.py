@@ -19,6 +19,10 @@ from flexor.robots import bundled, example_robots, load
 from flexor.solvers import Simulator
 from flexor.solvers.artefact import open as open_simulator
 
+Executor = Annotated[
+    str, typer.Option(metavar="NAME", help="Who computes: local, ray, or ray:ADDRESS of a cluster; see docs/cluster.md.")
+]
+
 
 @dataclass(frozen=True)
 class Robot:
@@ -146,3 +150,11 @@ def size(model: Model) -> str:
 def use_float64() -> None:
     """Switches JAX to double precision for this process; it must run before the first array is made."""
     jax.config.update("jax_enable_x64", True)
+
+
+def numbers(text: str) -> list[int]:
+    """What `--seeds 0,1,2` says."""
+    parts = text.split(",")
+    if not all(x.strip().isdigit() for x in parts):
+        raise ValueError(f"--seeds takes whole numbers with commas between them, such as 0,1,2; got '{text}'.")
+    return [int(x) for x in parts]

@@ -1,11 +1,13 @@
 """`flexor nerd`: sample transitions of a robot, train a learned solver on them, judge it beside the true one."""
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from flexor.cli import console
+from flexor.cli.loading import Executor, numbers
 from flexor.files import write_with
 
 app = typer.Typer(no_args_is_help=True, help="Learned solvers: sample, train, evaluate. See docs/nerd.md.")
@@ -18,16 +20,17 @@ Folder = Annotated[Path, typer.Option(help="Folder of the data set, the checkpoi
 
 
 @app.command()
-def sample(config: Config, out: Folder = Path("nerd")) -> None:
+def sample(config: Config, out: Folder = Path("nerd"), executor: Executor = "local") -> None:
     """Write the data set of a recipe. After Ctrl-C the same command resumes."""
+    from flexor.cluster import executor as named
     from flexor.nerd import Recipe
     from flexor.nerd.data import facts
 
-    recipe, path = Recipe.read(config), _data(config, out)
+    recipe, path, who = Recipe.read(config), _data(config, out), named(executor)
     out.mkdir(parents=True, exist_ok=True)
     try:
         with console.progress("sampling", recipe.transitions) as advance:
-            recipe.sample(path, progress=advance)
+            recipe.sample(path, progress=advance, executor=who)
     except KeyboardInterrupt:
         console.fail(_interrupted_sampling(path.with_name(path.name + ".part")))
         raise typer.Exit(INTERRUPTED) from None
@@ -43,8 +46,21 @@ def train(
     config: Config,
     out: Folder = Path("nerd"),
     tensorboard: Annotated[bool, typer.Option("--tensorboard", help="Write event files beside the history.")] = False,
+    processes: Annotated[
+        int, typer.Option(help="Train in so many processes of this machine, started again where one dies.")
+    ] = 1,
+    join: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT,PROCESSES,PROCESS", help="Be one of several processes that train together."),
+    ] = None,
 ) -> None:
     """Train a recipe's network on its data set, or on fresh data. After Ctrl-C the same command resumes."""
+    from flexor.cluster import join_as
+
+    if processes > 1:
+        raise typer.Exit(_train_together(config, out, tensorboard, processes))
+    if join is not None:
+        join_as(join)
     from flexor.nerd import Recipe
 
     recipe, folder = Recipe.read(config), out / Path(config).stem
@@ -59,11 +75,47 @@ def train(
     except KeyboardInterrupt:
         console.fail(_interrupted_training(folder))
         raise typer.Exit(INTERRUPTED) from None
+    if join is not None and not join.endswith(",0"):
+        return  # the first process writes
     file = nerd.save(out / f"{Path(config).stem}.safetensors")
     for name, value in nerd.card["metrics"].items():
         console.out().print(f"{name}: {'not finite' if value is None else console.number(float(value))}")
     for written in (file, file.with_suffix(".json"), folder / "history.csv"):
         console.out().print(str(written), markup=False, soft_wrap=True)
+
+
+def _train_together(config: str, out: Path, tensorboard: bool, processes: int) -> int:
+    from flexor.cluster import supervise
+
+    words = ["nerd", "train", config, "--out", str(out), *(["--tensorboard"] if tensorboard else [])]
+    program = [sys.executable, "-c", "from flexor.cli.app import main; main()", *words]
+    return supervise(lambda joined: [*program, "--join", joined], processes)
+
+
+@app.command()
+def sweep(
+    configs: Annotated[list[str], typer.Argument(metavar="CONFIG...", help="Recipes, each as for `sample` and `train`.")],
+    seeds: Annotated[str | None, typer.Option(metavar="0,1,...", help="Train each recipe from each of these seeds.")] = None,
+    out: Folder = Path("nerd"),
+    executor: Executor = "local",
+) -> None:
+    """Sample and train many recipes. After Ctrl-C the same command goes on."""
+    from flexor.cluster import executor as named
+    from flexor.nerd import Recipe, with_seeds
+    from flexor.nerd import sweep as run
+
+    recipes, who = {Path(config).stem: Recipe.read(config) for config in configs}, named(executor)
+    if len(recipes) < len(configs):
+        raise ValueError(f"two of the recipes have the same name: {', '.join(configs)}.")
+    recipes = recipes if seeds is None else with_seeds(recipes, numbers(seeds))
+    try:
+        with console.progress(f"{len(recipes)} recipes", None) as advance:
+            found = run(recipes, out, executor=who, progress=lambda text, done, total: advance(done, total, text))
+    except KeyboardInterrupt:
+        console.fail(f"interrupted; the same command goes on from what is in '{out}'.")
+        raise typer.Exit(INTERRUPTED) from None
+    rows = [[name, nerd.card["metrics"]["held_out"], nerd.card["minutes of training"]] for name, nerd in found.items()]
+    console.out().print(console.table("", ["recipe", ">loss, held out", ">minutes of training"], rows))
 
 
 @app.command()

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from flexor.cli import console
-from flexor.cli.loading import use_float64
+from flexor.cli.loading import Executor, numbers, use_float64
 
 AlgorithmName = StrEnum("AlgorithmName", ["ppo", "shac"])
 
@@ -20,6 +20,10 @@ def train(
     ] = None,
     algorithm: Annotated[AlgorithmName, typer.Option(help="By rewards, or by derivatives.")] = AlgorithmName.ppo,
     seed: Annotated[int, typer.Option(help="All that is random follows from it.")] = 0,
+    seeds: Annotated[
+        str | None, typer.Option(metavar="0,1,...", help="Learn from each of these seeds, in folders seed0, seed1, ...")
+    ] = None,
+    executor: Executor = "local",
     until: Annotated[float | None, typer.Option(metavar="RETURN", help="Stop at this mean return.")] = None,
     minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes of training.")] = None,
     iterations: Annotated[int | None, typer.Option(help="Stop after so many stretches.")] = None,
@@ -51,6 +55,9 @@ def train(
     how = _algorithm(found, sizes)
     given = {"seed": seed, "wanted": until, "minutes": minutes, "iterations": iterations, "robots": robots, "steps": steps}
     options = _training(found, {name: x for name, x in given.items() if x is not None})
+    if seeds is not None or executor != "local":
+        _run_seeds(made, how, options, folder, numbers(seeds or ""), executor, recipe, fresh=fresh, tensorboard=tensorboard)
+        return
     policy = _run(made, how, options, folder, tensorboard)
     policy = dataclasses.replace(policy, card={**policy.card, "recipe": recipe.table()})
     file = policy.save(folder / "policy.safetensors")
@@ -99,6 +106,35 @@ def _run(task: Any, algorithm: Any, options: Any, folder: Path, tensorboard: boo
     except KeyboardInterrupt:
         console.fail(_interrupted(folder))
         raise typer.Exit(console.INTERRUPTED) from None
+
+
+def _run_seeds(
+    task: Any, algorithm: Any, options: Any, folder: Path, seeds: list[int], executor: str, recipe: Any, *, fresh: bool,
+    tensorboard: bool,
+) -> None:  # fmt: skip
+    """Learns from several seeds and prints a table of them."""
+    from flexor.cluster import executor as named
+    from flexor.learn import train_seeds
+    from flexor.learn.train import CHECKPOINT
+
+    if tensorboard:
+        raise ValueError("--tensorboard belongs to one seed; leave out --seeds and --executor.")
+    for seed in seeds if fresh else ():
+        (folder / f"seed{seed}" / CHECKPOINT).unlink(missing_ok=True)
+    try:
+        with console.progress(f"learning {task.name} from {len(seeds)} seeds", len(seeds)) as advance:
+            policies = train_seeds(task, seeds, folder, algorithm=algorithm, options=options, executor=named(executor),
+                                   progress=lambda done, total: advance(done))  # fmt: skip
+    except KeyboardInterrupt:
+        console.fail(f"interrupted; the same command goes on from the checkpoints in '{folder}'.")
+        raise typer.Exit(console.INTERRUPTED) from None
+    rows = []
+    for seed, policy in zip(seeds, policies, strict=True):
+        card = {**policy.card, "recipe": recipe.table()}
+        file = dataclasses.replace(policy, card=card).save(folder / f"seed{seed}" / "policy.safetensors")
+        last = policy.card["metrics"]
+        rows.append([seed, "-" if last.get("return") is None else last["return"], last.get("steps", 0), str(file)])
+    console.out().print(console.table(task.name, [">seed", ">return", ">steps", "policy"], rows))
 
 
 def _interrupted(folder: Path) -> str:

@@ -5,6 +5,7 @@ from flexor.envs.ant import AntRun, AntSpin, AntSpinTrack
 from flexor.envs.batch import batched
 from flexor.envs.cartpole import CartpoleSwingUp
 from flexor.envs.episode import Episode, Transition, advance, check, start
+from flexor.envs.exercises import EXERCISES, Exercise, exercise
 from flexor.envs.franka import Reach
 from flexor.envs.joystick import Commands, Joystick
 from flexor.envs.legged import Legs, on_its_feet
@@ -14,6 +15,7 @@ from flexor.envs.task import AbstractTask, Step, uniform
 from flexor.envs.walk import Walk
 
 __all__ = [
+    "EXERCISES",
     "TASKS",
     "AbstractAction",
     "AbstractDraw",
@@ -27,6 +29,7 @@ __all__ = [
     "Delayed",
     "Drawn",
     "Episode",
+    "Exercise",
     "Joystick",
     "Legs",
     "Pushes",
@@ -43,6 +46,7 @@ __all__ = [
     "advance",
     "batched",
     "check",
+    "exercise",
     "make",
     "on_its_feet",
     "start",

@@ -16,10 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flexor.cluster import AbstractExecutor
 from flexor.files import write_with
 from flexor.identify.fit import Curves, Errors, Fit, relative_error
 from flexor.identify.levenberg import FENCE, Point, begin, settle
 from flexor.identify.log import Log, check_against, check_excitation
+from flexor.identify.pieces import spread
 from flexor.identify.posterior import Posterior, posterior
 from flexor.identify.problem import Build, Normal, Observe, Problem, observe_columns, program
 from flexor.identify.search import AbstractSearch, BasinHopping, LevenbergMarquardt, Outcome
@@ -54,6 +56,7 @@ def identify(
     seed: int = 0,
     check_units: bool = True,
     checkpoint: str | os.PathLike[str] | None = None,
+    executor: AbstractExecutor | None = None,
     progress: Progress | None = None,
 ) -> Fit:
     """Fits the parameters that match `free` (and the networks, with "augment") to the logs; see docs/identify.md.
@@ -62,8 +65,8 @@ def identify(
     your own that may be free too, and `build(model, extra)` puts them into the model. `method=fx.Torque()` fits the equation of
     motion to measured torques instead of simulating. `prior` maps patterns to standard deviations around the start, in units of
     the parameter's size. `held_out` is a share of the segments, or further logs, on which the result is judged. With `checkpoint`
-    an interrupted run resumes. `check_units=False` accepts units that look wrong, such as angles far beyond limits. Everything is
-    computed in float64; the result has the simulator's precision.
+    an interrupted run resumes. An `executor` shares out a population. `check_units=False` accepts units that look wrong, such as
+    angles far beyond limits. Everything is computed in float64; the result has the simulator's precision.
     """
     begun = time.perf_counter()
     dtype = sim.model.dtype
@@ -72,7 +75,7 @@ def identify(
         runs = as_logs(logs)
         further = [] if isinstance(held_out, float | int) else as_logs(held_out)
         if method is not None:
-            _refuse(observe=observe, build=build, shooting=None if shooting == Shooting() else shooting)
+            _refuse(observe=observe, build=build, executor=executor, shooting=None if shooting == Shooting() else shooting)
             others: Any = {"prior": prior, "extra": extra, "checkpoint": checkpoint, "progress": progress, "dtype": dtype}
             others["share"] = held_out if isinstance(held_out, float | int) else None
             return method.identify(sim, runs, further, free, bounds=bounds, search=search, seed=seed, **others)
@@ -84,13 +87,13 @@ def identify(
         look = observe_columns(sim.model, runs[0].columns) if observe is None else observe
         segments = cut(sim, runs + further, shooting, noise)
         apart = hold_out(segments[1], len(runs), held_out if isinstance(held_out, float | int) else None, seed)
-        search = _choose(search, shooting, bounds)
-        spread = prior_precision(place, prior, noise_known)
-        settings: Any = {"held_out": apart, "networks": networks, "free_start": shooting.free_start, "prior": spread}
+        search = _choose(search, shooting, bounds, executor)
+        believed = prior_precision(place, prior, noise_known)
+        settings: Any = {"held_out": apart, "networks": networks, "free_start": shooting.free_start, "prior": believed}
         problem = Problem(sim, place, segments[0], look, build, noise_known=noise_known, **settings)
-        if spread is None and not networks:
+        if believed is None and not networks:
             check_count(problem)
-        found = run_search(problem, search, seed, checkpoint, progress)
+        found = run_search(problem, search, seed, checkpoint, progress, executor)
         names = tuple((runs + further)[i].name for i in segments[1])
         fit = result_of(problem, search, *found, runs[0].columns, names, dtype)
         if fit.unexplained >= 1 or not np.isfinite(fit.unexplained):
@@ -180,10 +183,14 @@ def _noise(logs: Sequence[Log]) -> tuple[np.ndarray, bool]:
     return np.where(spread > 0, spread, 1.0), False
 
 
-def _choose(search: AbstractSearch | None, shooting: Shooting, bounds: Any) -> AbstractSearch:
+def _choose(
+    search: AbstractSearch | None, shooting: Shooting, bounds: Any, executor: AbstractExecutor | None
+) -> AbstractSearch:
     """The given search; by default a global one if there are bounds, else a local one."""
     if search is None:
-        return BasinHopping() if bounds and not shooting.free_start else LevenbergMarquardt()
+        search = BasinHopping() if bounds and not shooting.free_start else LevenbergMarquardt()
+    if executor is not None and not search.shared:
+        raise ValueError(f"{type(search).__name__} has no population that an executor could share out; use BasinHopping.")
     if shooting.free_start and not search.free_starts:
         raise ValueError(f"{type(search).__name__} cannot estimate starts; use LevenbergMarquardt, or free_start=False.")
     return search
@@ -220,8 +227,9 @@ def hold_out(owner: np.ndarray, runs: int, share: float | None, seed: int) -> np
 
 
 def run_search(
-    problem: Problem, search: AbstractSearch, seed: int, checkpoint: Any, progress: Progress | None
-) -> tuple[Any, list[float], Outcome]:
+    problem: Problem, search: AbstractSearch, seed: int, checkpoint: Any, progress: Progress | None,
+    executor: AbstractExecutor | None = None,
+) -> tuple[Any, list[float], Outcome]:  # fmt: skip
     """Runs the search to its end, from the checkpoint if there is one: its state, the costs on the way, the outcome."""
     key = jax.random.key_data(jax.random.key(seed))
     state = _strong(jax.device_put(search.init(problem, jax.device_put(problem.start), key)))
@@ -231,7 +239,11 @@ def run_search(
         raise FileNotFoundError(f"cannot write the checkpoint '{path}': the folder '{path.parent}' does not exist.")
     if path is not None and path.is_file():
         state, history = _resume(path, problem, search, state)
-    step = _stepper(problem, search)
+    share = None
+    if executor is not None:
+        folder = None if path is None else path.with_name(path.name + ".pieces")
+        share = partial(spread, executor, problem, search, folder, _signature(problem, search))
+    step = _stepper(problem, search, share)
     outcome = search.outcome(problem, state)
     while not outcome.done:
         state = step(state)
@@ -244,14 +256,19 @@ def run_search(
     return state, history, outcome
 
 
-def _stepper(problem: Problem, search: AbstractSearch) -> Callable[[Any], Any]:
-    """A step of the search, compiled when it is first taken."""
+def _stepper(problem: Problem, search: AbstractSearch, share: Callable[[Any], Any] | None = None) -> Callable[[Any], Any]:
+    """A step of the search, compiled when it is first taken; `share` takes the place of the part that is shared out."""
     if not search.compiled:
         return partial(search.step, problem)
-    parts = [
-        partial(getattr(search, name), problem) if hasty is None else program(problem, _part, search, name, hasty=hasty)
-        for name, hasty in search.parts.items()
-    ]
+
+    def made_of(name: str, hasty: bool | None) -> Callable[..., Any]:
+        if share is not None and name == search.shared:
+            return share
+        return (
+            partial(getattr(search, name), problem) if hasty is None else program(problem, _part, search, name, hasty=hasty)
+        )
+
+    parts = [made_of(name, hasty) for name, hasty in search.parts.items()]
 
     def step(state: Any) -> Any:
         made: tuple[Any, ...] = ()

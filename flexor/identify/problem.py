@@ -91,6 +91,18 @@ class Problem:
         self.count = int(np.sum(training.weight > 0))
         self.rows: Any = chain.rows(self) if self.chained else None
 
+    def __copy__(self) -> "Problem":
+        new = object.__new__(type(self))
+        new.__dict__.update(self.__dict__)
+        return new
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Travels to other processes as what it is made of."""
+        prior = None if self.prior is None else self.prior[: self.coordinates.size]
+        options: dict[str, Any] = {"held_out": self.held_out, "networks": self.networks, "free_start": self.k > 0}
+        made = partial(type(self), prior=prior, noise_known=self.noise_known, **options)
+        return made, (self.sim, self.coordinates, jax.device_get(self.segments), self.observe, self.build)
+
     @property
     def chained(self) -> bool:
         """Whether derivatives are taken by the chain of the steps (`chain`)."""

@@ -14,6 +14,7 @@ from flexor.identify.levenberg import LADDER, Point, Proposal, accept, begin, ch
 from flexor.identify.problem import Problem
 
 STUCK = 1e10  # damping at which no step lowers the cost
+TOGETHER = 8  # members of a population that are one task of an executor
 AT_ZERO = -2.0  # of a positive number in z: about a tenth of its size, from where it can go anywhere
 
 
@@ -34,6 +35,8 @@ class AbstractSearch(eqx.Module):
     """The methods that make up a step, in order; each takes the problem, the state and the results of those before it. The
     value says whether it is compiled without XLA's optimisations (True, where kernels do the work), or runs in numpy
     uncompiled (None)."""
+    shared: ClassVar[str] = ""
+    """The part that an executor shares out: it concatenates what `share` returns for `pieces`. Empty where there is none."""
     free_starts: ClassVar[bool] = False
     """Whether it can estimate the starts of the segments."""
     polished: ClassVar[bool] = False
@@ -58,6 +61,14 @@ class AbstractSearch(eqx.Module):
     @abc.abstractmethod
     def total(self) -> int:
         """Largest number of steps."""
+
+    def pieces(self, state: Any) -> list[np.ndarray]:
+        """What a step does independently of each other: arrays with a row for each, few enough for a task."""
+        raise NotImplementedError
+
+    def share(self, problem: Problem, piece: Array) -> Any:
+        """What the shared part makes of a piece: a tree of arrays with a row for each."""
+        raise NotImplementedError
 
 
 class LevenbergMarquardt(AbstractSearch):
@@ -127,6 +138,8 @@ class BasinHopping(AbstractSearch):
     spread: float = 0.2
     enough: float = 1.2
     patience: int = 4
+    parts: ClassVar[Mapping[str, bool | None]] = {"descend": False, "gather": False}
+    shared: ClassVar[str] = "descend"
     free_starts: ClassVar[bool] = True
     polished: ClassVar[bool] = True
 
@@ -137,11 +150,26 @@ class BasinHopping(AbstractSearch):
         return _Population(members, z, problem.no_start(problem.segments), jnp.asarray(jnp.inf), key, zero, zero)
 
     def step(self, problem: Problem, state: _Population) -> _Population:
-        def descend(z: Array) -> tuple[Array, Array, Array]:
+        return self.gather(problem, state, self.descend(problem, state))
+
+    def descend(self, problem: Problem, state: _Population) -> tuple[Array, Array, Array]:
+        """Where all members arrive, with their starts and costs."""
+        return self.share(problem, state.members)
+
+    def pieces(self, state: _Population) -> list[np.ndarray]:
+        members = np.asarray(state.members)
+        return [members[k : k + TOGETHER] for k in range(0, len(members), TOGETHER)]
+
+    def share(self, problem: Problem, piece: Float[Array, "n p"]) -> tuple[Array, Array, Array]:
+        def downhill(z: Array) -> tuple[Array, Array, Array]:
             point = jax.lax.fori_loop(0, self.local + 1, lambda _, p: iterate(problem, p), begin(problem, z))
             return point.z, point.d, point.normal.cost
 
-        found, moved, costs = jax.vmap(descend)(state.members)
+        return jax.vmap(downhill)(piece)
+
+    def gather(self, problem: Problem, state: _Population, descended: tuple[Array, Array, Array]) -> _Population:
+        """The state after a round, from where its members have arrived."""
+        found, moved, costs = descended
         costs = jnp.where(jnp.isfinite(costs), costs, jnp.inf)
         top = jnp.argmin(costs)
         better = costs[top] < state.cost

@@ -7,6 +7,7 @@ from flexor.learn.loop import Experience, Loop
 from flexor.learn.policy import Policy, load
 from flexor.learn.ppo import PPO
 from flexor.learn.recipe import ANALYTIC, RECIPES, Recipe, Training, recipe
+from flexor.learn.seeds import train_seeds
 from flexor.learn.shac import SHAC
 from flexor.learn.train import train
 
@@ -32,4 +33,5 @@ __all__ = [
     "recipe",
     "summary",
     "train",
+    "train_seeds",
 ]

@@ -4,23 +4,32 @@ Policies act by the means of their actions, without noise. The robots start from
 for every policy and every solver, so that differences between rows are the policies' and the solvers'.
 """
 
+import itertools
+import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
+from flexor.cluster import AbstractExecutor, Arrays, Kept, Local, Work, results
 from flexor.envs import AbstractTask, advance, batched, check, start
 from flexor.envs.episode import taken
+from flexor.files import digest
 from flexor.learn.actor import Actor
 from flexor.learn.loop import check_finite
 from flexor.learn.policy import Policy
 from flexor.solvers import Trajectory
 
 OWN = "own"  # what the physics that a task comes with is called in tables
+PIECE = 2048  # episodes of one seed that are one task of an executor
+OUTCOME = ("returns", "lengths", "ended", "diverged")
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,12 +73,17 @@ def evaluate(
     seeds: Sequence[int] = (0,),
     episodes: int = 2048,
     threads: int | None = None,
+    executor: AbstractExecutor = Local(),
+    keep: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Evaluation]:
     """Returns of `episodes` episodes for every policy, physics and seed, all robots in one kernel.
 
     `solvers` are what `task.on` takes: names, tables of options, or solvers; with a mapping, under names of your choice. Without
     them the task's own physics. `progress` is called with how many of the combinations are done, and how many there are.
+
+    The `executor` gets a task for each combination, or for each 2,048 episodes where there are more. What is done is kept in the
+    folder `keep`, and the same call after an interruption does the rest. Bits do not depend on either.
     """
     if episodes < 1:
         raise ValueError(f"`episodes` must be positive, got {episodes}.")
@@ -77,20 +91,58 @@ def evaluate(
     worlds = {name: task if physics is None else task.on(physics) for name, physics in _physics(solvers).items()}
     for policy in named.values():
         policy.check(task)
-    found: list[Evaluation] = []
-    for physics, world in worlds.items():
+    for world in worlds.values():
         check(world)
-        many = batched(one_episode, world, threads=threads)
-        for name, policy in named.items():
-            actor = policy.actor.astype(world.sim.model.dtype)
-            for seed in seeds:
-                got = many(actor, jax.random.split(jax.random.key(seed), episodes))
-                terms, returns, lengths, ended, diverged = jax.tree.map(np.asarray, got)
-                check_finite(world, terms)
-                found.append(Evaluation(name, physics, seed, returns, lengths, ended, diverged, terms))
-                if progress is not None:
-                    progress(len(found), len(worlds) * len(named) * len(seeds))
+    each = [(physics, name, seed) for physics in worlds for name in named for seed in seeds]
+    pieces = range(0, episodes, PIECE)
+    tasks = {f"{k}-{first}": (*one, first) for k, one in enumerate(each) for first in pieces}
+    actors = {name: policy.actor for name, policy in named.items()}
+    kept = None if keep is None else Kept(Path(keep), _mark(worlds, actors, each, episodes))
+    some = results(executor, Work(_judge, (worlds, actors, episodes, threads)), tasks, kept=kept)
+    found: list[Evaluation] = []
+    for physics, name, seed in each:
+        parts = [arrays for _, arrays in itertools.islice(some, len(pieces))]
+        found.append(_evaluation(name, physics, seed, parts))
+        check_finite(worlds[physics], {term: jnp.asarray(x) for term, x in found[-1].terms.items()})
+        if progress is not None:
+            progress(len(found), len(each))
     return found
+
+
+def _judge(
+    worlds: Mapping[str, AbstractTask], actors: Mapping[str, Actor], episodes: int, threads: int | None
+) -> Callable[[tuple[str, str, int, int]], Arrays]:
+    """A function from physics, policy, seed and first episode to what became of the episodes from there."""
+    programs: dict[str, Callable[..., Any]] = {}
+
+    def some(task: tuple[str, str, int, int]) -> Arrays:
+        physics, name, seed, first = task
+        world = worlds[physics]
+        if physics not in programs:
+            programs[physics] = batched(one_episode, world, threads=threads)
+        keys = jax.random.split(jax.random.key(seed), episodes)[first : first + PIECE]
+        terms, *outcome = programs[physics](actors[name].astype(world.sim.model.dtype), keys)
+        arrays = {**{f"reward/{term}": x for term, x in terms.items()}, **dict(zip(OUTCOME, outcome, strict=True))}
+        return {key: np.asarray(x) for key, x in arrays.items()}
+
+    return some
+
+
+def _evaluation(policy: str, physics: str, seed: int, parts: Sequence[Arrays]) -> Evaluation:
+    whole = {key: np.concatenate([part[key] for part in parts]) for key in parts[0]}
+    terms = {key.removeprefix("reward/"): x for key, x in whole.items() if key not in OUTCOME}
+    return Evaluation(policy, physics, seed, **{key: whole[key] for key in OUTCOME}, terms=terms)
+
+
+def _mark(worlds: Mapping[str, AbstractTask], actors: Mapping[str, Actor], each: Sequence[Any], episodes: int) -> str:
+    """What kept results belong to: the numbers of tasks and policies, and how they are combined."""
+    leaves, form = jax.tree.flatten((worlds, actors))
+    arrays = [np.asarray(x) for x in leaves if eqx.is_array_like(x)]
+    shapes = [(x.shape, str(x.dtype)) for x in arrays]
+    text = re.sub(
+        "0x[0-9a-f]+", "", repr((str(form), list(each), episodes, PIECE, shapes))
+    )  # without addresses of functions
+    return digest(text.encode() + b"".join(np.ascontiguousarray(x).tobytes() for x in arrays))
 
 
 def summary(evaluations: Sequence[Evaluation]) -> list[dict[str, Any]]:

@@ -176,6 +176,7 @@ def _topology(d: Description, geoms: list[GeomSpec], pairs: list[PairSpec]) -> T
         refused_sensors=tuple(d.refused_sensors),
         tendons=tendon_topology(d, {"joint": joint, "site": site, "geom": index}),
         compliances=tuple(row for row, _ in compliant(d, pairs)),
+        origin=d.origin,
     )
 
 

@@ -259,7 +259,8 @@ def coordinates(
     model: Model, free: Sequence[str], *, bounds: Mapping[str, Any] | None = None, extra: Mapping[str, Any] | None = None,
     positive: Sequence[str] = (),
 ) -> Coordinates:  # fmt: skip
-    """Coordinates of all parameters that match a pattern in `free`; `body.lower.pos[2]` is one number of a parameter.
+    """Coordinates of all parameters that match a pattern in `free`; `body.lower.pos[2]` is one number of a parameter. Mass,
+    centre of mass and inertia of bodies that never move are matched by their full names alone.
 
     `bounds` maps patterns to (low, high). `extra` are numbers of the user's own; a pattern may match them too.
     Those that match a pattern in `positive` are kept positive.
@@ -273,9 +274,10 @@ def coordinates(
         )
     values = {**own, **values}
     charts: dict[str, Chart] = {}
+    named, idle = [name for name in values if not name.startswith("body.world.")], _idle(model)
     for pattern in free:
         whole, part = _component(pattern)
-        hits = [name for name in values if fnmatchcase(name, whole) and not name.startswith("body.world.")]
+        hits = [name for name in named if fnmatchcase(name, whole) and (name == whole or name not in idle)]
         if not hits:
             raise KeyError(f"no parameter of '{model.topology.name}' matches '{pattern}'; `parameters(model)` lists them.")
         for name in hits:
@@ -291,6 +293,13 @@ def coordinates(
         if not any(_matches(name, pattern) for name in names):
             raise KeyError(f"the bounds for '{pattern}' match none of the free parameters.")
     return Coordinates(tuple(charts.values()), own)
+
+
+def _idle(model: Model) -> set[str]:
+    """Inertial parameters of the bodies that never move, on which no motion depends."""
+    t = model.topology
+    resting = t.dofs.owner[t.nodes.of_body] < 0
+    return {f"body.{t.bodies[i]}.{field}" for i in np.flatnonzero(resting) for field in ("mass", "com", "inertia")}
 
 
 def _component(pattern: str) -> tuple[str, int | None]:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from flexor.model.frames import IDENTITY
+from flexor.model.origin import Origin
 from flexor.model.topology import CONVEX, SHAPES
 
 UNLIMITED = (-np.inf, np.inf)
@@ -330,6 +331,7 @@ class Description:
 
     name: str
     source: str
+    origin: Origin | None = None
     bodies: list[BodySpec] = field(default_factory=lambda: [BodySpec(WORLD, "")])
     joints: list[JointSpec] = field(default_factory=list)
     geoms: list[GeomSpec] = field(default_factory=list)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from flexor.model.build import build
 from flexor.model.description import Description, DescriptionError, add_floating, add_ground, ignore_set
 from flexor.model.model import Model
+from flexor.model.origin import Origin
 from flexor.model.urdf import first_element, is_urdf, read_urdf
 
 if TYPE_CHECKING:  # MuJoCo is imported where its objects or MJCF are read
@@ -59,9 +60,11 @@ def read(
     if not isinstance(x, str | os.PathLike):
         return _read_object(x, ignore=ignore, mesh_vertices=mesh_vertices)
     text, path = _text(x)
+    folders = tuple(Path(folder).absolute() for folder in package_dirs)
+    origin = Origin(text=text, package_dirs=folders) if path is None else Origin(path.absolute(), package_dirs=folders)
     source = "XML text" if path is None else path.name
     if is_urdf(text):
-        return read_urdf(
+        d = read_urdf(
             text,
             source=source,
             folder=None if path is None else path.resolve().parent,
@@ -71,6 +74,8 @@ def read(
             self_collision=bool(self_collision),
             skip_missing=skip_missing,
         )
+        d.origin = origin
+        return d
     if first_element(text) in ("sdf", "world", "model"):
         raise DescriptionError(
             f"{source}: this is an SDF file of Gazebo, which flexor does not read; convert it to MJCF first (`sdf2mjcf file.sdf "
@@ -83,7 +88,9 @@ def read(
     from_xml = mujoco.MjModel.from_xml_string if path is None else mujoco.MjModel.from_xml_path
     m = _compile(lambda: from_xml(text if path is None else os.fspath(path)), source)
     name = _model_name(m) or ("robot" if path is None else path.stem)
-    return read_mjcf(m, name=name, source=source, ignore=ignore, mesh_vertices=mesh_vertices)
+    d = read_mjcf(m, name=name, source=source, ignore=ignore, mesh_vertices=mesh_vertices)
+    d.origin = origin
+    return d
 
 
 def _read_object(x: Any, *, ignore: frozenset[str], mesh_vertices: int) -> Description:
@@ -97,7 +104,9 @@ def _read_object(x: Any, *, ignore: frozenset[str], mesh_vertices: int) -> Descr
     if not isinstance(x, mujoco.MjModel):
         raise TypeError(f"load takes a path, a text, an MjSpec or an MjModel, not {type(x).__name__}.")
     name = _model_name(x) or "robot"
-    return read_mjcf(x, name=name, source=f"MjModel '{name}'", ignore=ignore, mesh_vertices=mesh_vertices)
+    d = read_mjcf(x, name=name, source=f"MjModel '{name}'", ignore=ignore, mesh_vertices=mesh_vertices)
+    d.origin = Origin(compiled=x)
+    return d
 
 
 def _text(x: str | os.PathLike) -> tuple[str, Path | None]:

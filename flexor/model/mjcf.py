@@ -97,6 +97,11 @@ def _warn_of_keyframe_poses(m: mujoco.MjModel, d: Description, names: "_Names") 
             return
 
 
+def element_names(m: mujoco.MjModel) -> "_Names":
+    """The names that the reader gives to the elements of a compiled model, by kind ("body", "geom") and index."""
+    return _Names(m)
+
+
 class _Names:
     """Names of MuJoCo's elements by kind and index; what has no name gets one from its body or its kind."""
 

@@ -10,6 +10,8 @@ from functools import cached_property
 
 import numpy as np
 
+from flexor.model.origin import Origin
+
 JOINT_NQ = {"hinge": 1, "slide": 1, "ball": 4, "free": 7}
 JOINT_NV = {"hinge": 1, "slide": 1, "ball": 3, "free": 6}
 # The type of index arrays. NumPy's int64 would be another type in each of JAX's precisions, and jaxlib keeps the converted
@@ -210,7 +212,8 @@ class Topology:
 
     `mocap` are the bodies on the world that are moved from outside (`Control.mocap_pos`), `compensated` those whose weight is
     compensated (`Bodies.gravcomp`). `media` names the fluid around the robot, if there is one.
-    `refused_sensors` are those of the description that flexor does not have, each with the reason.
+    `refused_sensors` are those of the description that flexor does not have, each with the reason. `origin` is the description
+    itself, for those who look at the robot; it is not written to files.
     """
 
     name: str
@@ -232,6 +235,7 @@ class Topology:
     tendons: tuple[Tendon, ...] = ()
     loops: tuple[Loop, ...] = ()
     compliances: tuple[Compliance, ...] = ()
+    origin: Origin | None = field(default=None, compare=False, repr=False, metadata={"saved": False})
 
     def compliant(self, kind: str, count: int) -> np.ndarray:
         """Of each of `count` elements of a kind, the row of its compliance, -1 where it is hard."""

@@ -13,6 +13,7 @@ from flexor.nerd.network import AbstractNetwork, AbstractSizes, Norms, Sizes, Tr
 from flexor.nerd.ranges import Planes, Ranges
 from flexor.nerd.recipe import Recipe
 from flexor.nerd.solver import NerdSolver, disagreement, doubt
+from flexor.nerd.sweep import sweep, with_seeds
 from flexor.nerd.tokens import ContactTokens, TokenSizes
 from flexor.nerd.training import Training, train
 from flexor.nerd.warning import Doubt, Warnings
@@ -64,5 +65,7 @@ __all__ = [
     "load",
     "read",
     "sample",
+    "sweep",
     "train",
+    "with_seeds",
 ]

@@ -21,6 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from flexor.cluster import AbstractExecutor, Arrays, ExecutorError, Local, Work
 from flexor.model.model import Control, Model
 from flexor.nerd.base import NoBase
 from flexor.nerd.frames import Frames
@@ -42,12 +43,13 @@ def sample(
     *,
     length: int = 100,
     seed: int = 0,
+    executor: AbstractExecutor = Local(),
     progress: Progress | None = None,
 ) -> Path:
     """Writes a data set of at least so many transitions of the simulator, in trajectories of `length` steps.
 
     Random states and controls as `ranges` says, new controls in every step. Trajectories that diverge are dropped and counted.
-    An interrupted run leaves `<path>.part`, from which the same call resumes, to the same bits.
+    An interrupted run leaves `<path>.part`, from which the same call resumes, to the same bits, with any `executor`.
     """
     import h5py
 
@@ -62,26 +64,29 @@ def sample(
     part = path.with_name(path.name + ".part")
     about = head(sim, ranges, length, seed)
     wanted = -(-transitions // length)
-    make = maker(sim, ranges, length)
+    work = Work(chunks, (sim, ranges, length, seed, CHUNK))
     try:
         with h5py.File(part, "a") as file:
             done, dropped, chunk = _resume(file, about, part)
             while done < wanted:
-                arrays = {k: np.asarray(v) for k, v in make(jax.random.fold_in(jax.random.key(seed), chunk)).items()}
-                good = finite(arrays)
-                arrays = {k: np.swapaxes(v[good][: wanted - done], 0, 1) for k, v in arrays.items()}
-                done += arrays["states"].shape[1]
-                dropped += int((~good).sum())
-                chunk += 1
-                if chunk > 20 and done < chunk:
-                    raise FloatingPointError(
-                        f"nearly all trajectories of '{sim.model.topology.name}' diverge; ask for milder ranges."
-                    )
-                _make_room(path, sum(x.nbytes for x in arrays.values()))
-                _append(file, arrays, done, dropped, chunk)
-                if progress is not None:
-                    progress(done * length, wanted * length)
+                numbers = range(chunk, chunk - (done - wanted) // CHUNK)  # enough if no trajectory is dropped
+                for arrays in executor.stream(work, numbers):
+                    good = finite(arrays)
+                    arrays = {k: np.swapaxes(v[good][: wanted - done], 0, 1) for k, v in arrays.items()}
+                    done += arrays["states"].shape[1]
+                    dropped += int((~good).sum())
+                    chunk += 1
+                    if chunk > 20 and done < chunk:
+                        raise FloatingPointError(
+                            f"nearly all trajectories of '{sim.model.topology.name}' diverge; ask for milder ranges."
+                        )
+                    _make_room(path, sum(x.nbytes for x in arrays.values()))
+                    _append(file, arrays, done, dropped, chunk)
+                    if progress is not None:
+                        progress(done * length, wanted * length)
             file.attrs["hash"] = file["data"].attrs["hash"] = _digest(file)
+    except ExecutorError:
+        raise
     except (OSError, RuntimeError) as error:  # HDF5 raises either if the disk is full
         raise OSError(
             f"the data set '{path}' could not be written ({error}); the trajectories so far are in '{part}'."
@@ -114,7 +119,17 @@ def model_hash(model: Model) -> str:
     return digest.hexdigest()[:16]
 
 
-def maker(sim: Simulator, ranges: Ranges, length: int) -> Callable[[Any], dict[str, Any]]:
+def chunks(sim: Simulator, ranges: Ranges, length: int, seed: int, size: int) -> Callable[[int], Arrays]:
+    """A function from the number of a chunk of `size` trajectories to its arrays."""
+    make = maker(sim, ranges, length, size)
+
+    def chunk(number: int) -> Arrays:
+        return {k: np.asarray(v) for k, v in make(jax.random.fold_in(jax.random.key(seed), number)).items()}
+
+    return chunk
+
+
+def maker(sim: Simulator, ranges: Ranges, length: int, size: int) -> Callable[[Any], dict[str, Any]]:
     """A compiled function from a key to the arrays of one chunk, trajectories first."""
     dt = float(sim.dt)
     frames = Frames(sim.model.topology, dt, base=NoBase())
@@ -141,7 +156,7 @@ def maker(sim: Simulator, ranges: Ranges, length: int) -> Callable[[Any], dict[s
             "contact_depths": scene.distance, "contact_thicknesses": jnp.zeros_like(scene.distance),
         }  # fmt: skip
 
-    return jax.jit(lambda key: jax.vmap(one)(jax.random.split(key, CHUNK)))
+    return jax.jit(lambda key: jax.vmap(one)(jax.random.split(key, size)))
 
 
 def finite(arrays: dict[str, np.ndarray]) -> np.ndarray:

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import jax
 import numpy as np
 
-from flexor.nerd.data import Data, block, finite, head, maker
+from flexor.nerd import data as data_sets
+from flexor.nerd.data import Data, block, chunks, finite, head
 from flexor.nerd.examples import Examples, examples
 from flexor.nerd.frames import Frames
 from flexor.nerd.ranges import Ranges
@@ -32,11 +32,11 @@ class Fresh:
     def source(self, sim: Simulator, frames: Frames) -> Callable[[int], Examples]:
         """The examples by their number."""
         self.ranges.check(sim.model)
-        make, facts = maker(sim, self.ranges, self.length), self._facts(sim)
+        make = chunks(sim, self.ranges, self.length, self.seed, data_sets.CHUNK)
+        facts = self._facts(sim)
 
         def part(number: int) -> Examples:
-            made = make(jax.random.fold_in(jax.random.key(self.seed), number))
-            arrays = {name: np.asarray(x) for name, x in made.items()}
+            arrays = make(number)
             good = finite(arrays)
             return examples(block({name: x[good] for name, x in arrays.items()}, facts, sim.model, None), sim.model, frames)
 

@@ -10,6 +10,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from flexor.cluster import AbstractExecutor, Local
 from flexor.model.model import Model
 from flexor.nerd.artefact import Nerd, sizes_named
 from flexor.nerd.base import base_named
@@ -93,11 +94,17 @@ class Recipe:
         base = base_named(self.base, self.substeps)
         return Frames(model.topology, self.dt, self.reach, base, jacobians=self.network == "tokens")
 
-    def sample(self, path: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Path:
+    def sample(
+        self,
+        path: str | os.PathLike[str],
+        progress: Callable[[int, int], None] | None = None,
+        executor: AbstractExecutor = Local(),
+    ) -> Path:
         """Writes the data set; see `flexor.nerd.sample`."""
         return sample(
-            self.simulator(), self.ranges, self.transitions, path, length=self.length, seed=self.seed, progress=progress
-        )
+            self.simulator(), self.ranges, self.transitions, path, length=self.length, seed=self.seed, executor=executor,
+            progress=progress,
+        )  # fmt: skip
 
     def train(
         self,

@@ -32,6 +32,7 @@ from flexor.nerd.frames import Frames
 from flexor.nerd.fresh import Fresh, Pool, pool_of
 from flexor.nerd.losses import one_step_loss, rollout_loss
 from flexor.nerd.network import AbstractNetwork, AbstractSizes, Sizes, member, trainable
+from flexor.nerd.placement import Placement, check_same_step, placement
 from flexor.nerd.warning import FEWEST
 from flexor.solvers import Simulator
 
@@ -98,11 +99,13 @@ def train(
     With `out`, a folder, checkpoints and `history.csv` are kept there, also when training is interrupted, and a run that finds a
     checkpoint of the same options resumes it. What `judge` returns for a network, for instance errors of passive motion, is
     recorded beside the losses, and with `tensorboard` written there as events too. The card has the last row of the history
-    (`metrics`) and all of it (`history`).
+    (`metrics`) and all of it (`history`). Where JAX has joined several processes (`flexor.cluster.join`), they train together,
+    and the first writes the files.
     """
     if tensorboard and out is None:
         raise ValueError("events for TensorBoard need a folder `out`.")
-    write = _events(Path(out)) if tensorboard and out is not None else lambda row: None
+    writes = tensorboard and jax.process_index() == 0
+    write = _events(Path(out)) if writes and out is not None else lambda row: None
     model = sim.model
     frames = frames or Frames(model.topology, float(sim.dt))
     folder = None if out is None else Path(out)
@@ -152,8 +155,9 @@ def _fit(
     """The run after all steps, from its beginning or its checkpoint, and the history of its losses."""
     optimiser, shown = optimiser_of(options), pool.first
     run, history = _restore(folder, _first(shown, sizes, frames, options, optimiser), options, shown)
-    advance = _advance(optimiser, options, frames, model)
-    judged, place = eqx.filter_jit(losses), _placement(options.batch)
+    place = placement(options.batch)
+    check_same_step(int(run.step))
+    run, advance, judged = place.everywhere(run), _advance(optimiser, options, frames, model, place), eqx.filter_jit(losses)
     judged_by = _draw(options, 10**9, shown.chances(options.window), pool.learned, shown.shape[0])
     test = shown.windows(*judged_by, options.window)[:2]
     complete = run, history  # the last complete step, which is kept after Ctrl-C
@@ -162,24 +166,26 @@ def _fit(
             step = int(run.step)
             learned, chances, last = pool.at(step)
             batch = learned.windows(*_draw(options, step, chances, 0, last), options.window)
-            run, value = advance(run, *place(batch))
+            run, value = advance(run, *place.spread(batch))
             if (step + 1) % options.every == 0 or step + 1 == options.steps:
-                loss, held_out = (float(jnp.mean(x)) for x in (value, judged(run.network, *test, options.huber)))
+                here = place.here(run)
+                found = place.here(value), judged(here.network, *test, options.huber)
+                loss, held_out = (float(jnp.mean(x)) for x in found)
                 if not np.isfinite(loss):
                     raise FloatingPointError(
                         f"training diverged at step {step + 1}: the loss is not finite. Try a smaller rate."
                     )
-                row = {"step": step + 1, "loss": loss, "held_out": held_out, **(judge(run.network) if judge else {})}
+                row = {"step": step + 1, "loss": loss, "held_out": held_out, **(judge(here.network) if judge else {})}
                 history = [*history, {k: v if np.isfinite(v) else None for k, v in row.items()}]
                 write(history[-1])
-                _keep(folder, run, history, options, shown)
+                _keep(folder if place.writes else None, here, history, options, shown)
             complete = run, history
             if progress is not None:
                 progress(step + 1, options.steps, history[-1]["held_out"] if history else float("nan"))
     except KeyboardInterrupt:
-        _keep(folder, *complete, options, shown)
+        _keep(folder if place.writes else None, place.here(complete[0]), complete[1], options, shown)
         raise
-    return run, history
+    return place.here(run), history
 
 
 def optimiser_of(options: Any) -> Any:
@@ -216,16 +222,6 @@ def _events(folder: Path) -> Callable[[dict[str, Any]], None]:
     return write
 
 
-def _placement(batch: int) -> Callable[[Any], Any]:
-    """Puts batches on all devices of JAX, a share on each, where there are several that divide them."""
-    devices = jax.devices()
-    if len(devices) == 1 or batch % len(devices):
-        return lambda arrays: arrays
-    mesh = jax.sharding.Mesh(np.array(devices), ("batch",))
-    shared = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("batch"))
-    return lambda arrays: jax.device_put(arrays, shared)
-
-
 def _draw(options: Training, step: int, chances: np.ndarray, first: int, last: int) -> tuple[np.ndarray, np.ndarray]:
     """Trajectories and first steps of the windows of a batch, each as likely as it has targets (`Examples.chances`): a function
     of the seed and the number of the step alone."""
@@ -243,7 +239,9 @@ def _first(shown: Examples, sizes: AbstractSizes, frames: Frames, options: Train
     return Run(network, optimiser.init(trainable(network)), jnp.zeros((), jnp.int32))
 
 
-def _advance(optimiser: Any, options: Training, frames: Frames, model: Model) -> Callable[..., tuple[Run, Array]]:
+def _advance(
+    optimiser: Any, options: Training, frames: Frames, model: Model, place: Placement
+) -> Callable[..., tuple[Run, Array]]:
     import optax
 
     @eqx.filter_jit
@@ -262,7 +260,7 @@ def _advance(optimiser: Any, options: Training, frames: Frames, model: Model) ->
         gradient, value = jax.grad(total, has_aux=True)(weights)
         update, memory = optimiser.update(gradient, run.memory, weights)
         network = eqx.combine(optax.apply_updates(weights, update), run.network)
-        return Run(network, memory, run.step + 1), value
+        return place.everywhere((Run(network, memory, run.step + 1), value))
 
     return advance
 

@@ -11,9 +11,27 @@ import tempfile
 import warnings
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 MAGIC = b"flexor.simd 1\n"
+
+
+class Exchange(Protocol):
+    """Files of other processes, beyond this machine's disk."""
+
+    def fetch(self, key: str) -> bytes | None:
+        """The file of a kernel; None where this process is to make it."""
+
+    def offer(self, key: str, file: bytes) -> None:
+        """Gives others what was made here."""
+
+
+_exchanges: list[Exchange] = []
+
+
+def share(exchange: Exchange) -> None:
+    """Makes this process look for object code in an exchange too, after its own disk."""
+    _exchanges[:] = [exchange]
 
 
 @cache
@@ -35,18 +53,35 @@ def directory() -> Path | None:
 
 
 def read(key: str) -> tuple[bytes, dict[str, Any]] | None:
-    """Code and its description, if the file exists, is intact, and belongs to this user."""
+    """Code and its description, from this user's intact file on disk, or else from the exchange."""
+    found = _from_disk(key)
+    if found is not None:
+        return _unpacked(found)
+    for exchange in _exchanges:
+        file = exchange.fetch(key)
+        made = None if file is None else _unpacked(file)
+        if made is not None and file is not None:
+            _to_disk(key, file)
+            return made
+    return None
+
+
+def _from_disk(key: str) -> bytes | None:
     folder = directory()
     if folder is None:
         return None
     try:
-        path = folder / f"{key}.o"
-        with path.open("rb") as file:
+        with (folder / f"{key}.o").open("rb") as file:
             if hasattr(os, "getuid") and os.fstat(file.fileno()).st_uid != os.getuid():
                 return None
             data = file.read()
     except OSError:
         return None
+    return data if _unpacked(data) is not None else None
+
+
+def _unpacked(data: bytes) -> tuple[bytes, dict[str, Any]] | None:
+    """Code and its description, if the file is intact."""
     head = len(MAGIC) + 32
     if not data.startswith(MAGIC) or hashlib.sha256(data[head:]).digest() != data[len(MAGIC) : head]:
         return None
@@ -57,17 +92,24 @@ def read(key: str) -> tuple[bytes, dict[str, Any]] | None:
 
 def write(key: str, code: bytes, about: dict[str, Any]) -> None:
     """Stores code; if that is not possible (no space, no permission), warns and continues."""
+    note = json.dumps(about).encode()
+    body = len(note).to_bytes(8, "little") + note + code
+    file = MAGIC + hashlib.sha256(body).digest() + body
+    _to_disk(key, file)
+    for exchange in _exchanges:
+        exchange.offer(key, file)
+
+
+def _to_disk(key: str, content: bytes) -> None:
     folder = directory()
     if folder is None:
         return
-    note = json.dumps(about).encode()
-    body = len(note).to_bytes(8, "little") + note + code
     temporary = None
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
             temporary = Path(file.name)
-            file.write(MAGIC + hashlib.sha256(body).digest() + body)
+            file.write(content)
         os.replace(temporary, folder / f"{key}.o")
     except OSError as error:
         if temporary is not None:

@@ -17,7 +17,7 @@ import jax
 from flexor.files import array_bytes, read_arrays, read_sealed, sealed, write_folder
 from flexor.model.model import Model
 from flexor.model.save import description
-from flexor.solvers.encoding import Table, decode, encode
+from flexor.solvers.encoding import Table, decode, encode, lookup
 from flexor.solvers.solver import AbstractSolver
 
 if TYPE_CHECKING:
@@ -80,9 +80,19 @@ _MODULES = {
     "flexor.nerd.solver": ("NerdSolver",),
     "flexor.nerd.tokens": ("ContactTokens", "TokenLayout", "TokenSizes"),
     "flexor.nerd.warning": ("Doubt",),
+    "flexor.ode.artefact": ("Parts",),
+    "flexor.ode.encoder": ("Measured", "Past"),
+    "flexor.ode.field": ("BlackBoxField", "RigidField"),
+    "flexor.ode.mechanics": ("HamiltonianField", "LagrangianField"),
+    "flexor.ode.solver": ("OdeSolver",),
+    "flexor.ode.stepping": ("Adaptive", "RungeKutta4"),
+    "flexor.ode.system": ("Corrected", "Robot", "StateSpace"),
 }
 CLASSES: Table = {name: f"{module}:{name}" for module, names in _MODULES.items() for name in names}
 """Every class that a simulator's file may contain, by address: some live in packages that import this one."""
+
+OTHERS = {"ode.json": "flexor.ode.artefact:open_ode"}
+"""Other artefacts that are folders: the file that each is known by, and the address of what opens it."""
 
 
 def with_own(classes: Iterable[type]) -> Table:
@@ -119,8 +129,9 @@ def simulator_files(sim: "Simulator", *, classes: Iterable[type] = ()) -> dict[s
     return {HEAD: sealed(KIND, VERSION, {**facts, "simulator": data}, beside), **beside}
 
 
-def open(folder: str | os.PathLike[str], *, simd: bool | None = None, classes: Iterable[type] = ()) -> "Simulator":
-    """The simulator that `Simulator.save` wrote into a folder: the same model, solver and time step, to the last bit.
+def open(folder: str | os.PathLike[str], *, simd: bool | None = None, classes: Iterable[type] = ()) -> Any:
+    """The simulator that `Simulator.save` wrote into a folder: the same model, solver and time step, to the last bit; or what
+    else was kept in a folder of its own: the `fx.ode.Ode` of `Ode.save`.
 
     `simd` chooses kernels or XLA anew; by default it is as it was saved, and XLA where there is no CPU to run kernels on.
     `classes` are those of your own that it was saved with. A file that is missing, altered or too new raises, and is named.
@@ -130,6 +141,9 @@ def open(folder: str | os.PathLike[str], *, simd: bool | None = None, classes: I
     path = Path(folder)
     if not path.is_dir():
         raise FileNotFoundError(f"there is no folder '{path}' to open a simulator from.")
+    for head, address in OTHERS.items():
+        if (path / head).is_file():
+            return lookup(head, {head: address})(path, classes=classes)
     if not (path / HEAD).is_file() and (path / "fit.json").is_file():
         raise FileNotFoundError(f"'{path}' is a fit: open '{path / 'simulator'}', or load all of it with `Fit.load`.")
     data, beside = read_sealed(path / HEAD, KIND, VERSION)

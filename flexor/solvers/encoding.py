@@ -55,7 +55,7 @@ def _encode(value: Any, where: str, names: Mapping[str, str], arrays: dict[str, 
     if name is not None and inspect.isfunction(value):
         return {"function": name}
     if name is not None and dataclasses.is_dataclass(value):
-        fields = [f.name for f in dataclasses.fields(value) if f.init]
+        fields = [f.name for f in dataclasses.fields(value) if f.init and f.metadata.get("saved", True)]
         return {"class": name, **{f: inside(getattr(value, f), f) for f in fields}}
     if type(value) is tuple:
         return [inside(x, i) for i, x in enumerate(value)]

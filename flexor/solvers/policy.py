@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import equinox as eqx
 from jaxtyping import ArrayLike, PRNGKeyArray
@@ -18,6 +18,10 @@ class AbstractPolicy(eqx.Module):
 
     Keys are None where `rollout` was given none; a policy that draws no random numbers need not look at them.
     """
+
+    compilable: ClassVar[bool] = True
+    """Whether it can be part of the rollout's kernel; otherwise XLA runs the loop and calls a kernel for each step of the
+    robot."""
 
     def init(self, key: PRNGKeyArray | None) -> Any:
         """The memory with which a rollout begins."""

@@ -160,6 +160,8 @@ class Simulator(Pytree):
         inputs = None if policy else _time_axis(self.model, controls, steps)
         length = _length(inputs, steps)
         args = (state, inputs, policy, memory, key, length, tuple(record))
+        if policy is not None and not policy.compilable and self._kernels:
+            return compiled(_rollout_of_steps, self, args, inner=True)  # type: ignore[no-any-return]
         made: Trajectory = _rollout(self, *args) if listening() else self._run(_rollout, _rollout_jit, args)
         explained = self.solver.passive and not policy and not listening() and _only_inputs(self.model, inputs)
         if not explained or any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves((self.model, made.q))):
@@ -227,8 +229,10 @@ def _step(sim: Simulator, state: State, control: Control, record: tuple[str, ...
 
 def _rollout(
     sim: Simulator, state: State, inputs: Control | None, policy: AbstractPolicy | None, memory: Any,
-    key: PRNGKeyArray | None, steps: int, record: tuple[str, ...],
+    key: PRNGKeyArray | None, steps: int, record: tuple[str, ...], step: Any = None,
 ) -> Trajectory:  # fmt: skip
+    """States and controls over `steps`; `step` is what makes one, `_step` itself where there is no other."""
+    step = _step if step is None else step
     init_key, step_key = (None, None) if key is None else jax.random.split(key)
     if policy is not None and memory is None:
         memory = policy.init(init_key)
@@ -239,7 +243,7 @@ def _rollout(
             given, memory = policy(state, memory, None if step_key is None else jax.random.fold_in(step_key, k))
         sim.solver.accept(given)
         control = as_control(sim.model, given)
-        new, recorded = _step(sim, state, control, record)
+        new, recorded = step(sim, state, control, record)
         return (new, memory), (new.q, new.qd, new.time, control.u, recorded)
 
     numbers = None if key is None else jnp.arange(steps, dtype=jnp.uint32)
@@ -251,6 +255,17 @@ def _rollout(
 
     t = sim.model.topology
     return Trajectory(first(state.time, time), first(state.q, q), first(state.qd, qd), u, taps, final, t, memory)
+
+
+def _rollout_of_steps(
+    sim: Simulator, state: State, inputs: Any, policy: Any, memory: Any, key: Any, steps: int, record: tuple[str, ...]
+) -> Trajectory:
+    """The same, each step a kernel of its own."""
+
+    def step(sim: Simulator, *args: Any) -> Any:
+        return compiled(_step, sim, args)
+
+    return _rollout(sim, state, inputs, policy, memory, key, steps, record, step=step)
 
 
 _step_jit = eqx.filter_jit(_step)

@@ -3,6 +3,7 @@ the robot."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -93,7 +94,8 @@ def boxes(drawn: Sequence[dict[str, Any]], pos: np.ndarray, quat: np.ndarray) ->
 def _corners(shape: dict[str, Any]) -> np.ndarray:
     """Points whose hull holds a shape, in the shape's own frame."""
     if shape["shape"] == "mesh":
-        return np.asarray(shape["vertices"], float)
+        points = np.asarray(shape["vertices"], float)
+        return points if len(points) <= 64 else np.array(list(product(*zip(points.min(0), points.max(0), strict=True))))
     a, b, c = shape["size"]
     round_shapes = {"sphere": (a, a, a), "capsule": (a, a, a + b), "cylinder": (a, a, b)}
     half = round_shapes.get(shape["shape"], (a, b, c))  # a box, or an ellipsoid

@@ -1,7 +1,6 @@
 """Pictures of a learned solver beside the true one: how its errors grow, and the two in motion."""
 
 import os
-from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from flexor.nerd.artefact import Nerd
 from flexor.nerd.evaluation import Passive
 from flexor.nerd.ranges import Ranges
 from flexor.solvers import Trajectory
-from flexor.viz.animation import animate, script, style
+from flexor.viz.animation import animate, page
 from flexor.viz.colours import SERIES
 from flexor.viz.plots import styled
 from flexor.viz.scene import Actor
@@ -56,8 +55,5 @@ def save_pair(path: str | os.PathLike[str], nerd: Nerd, runs: tuple[Trajectory, 
         Actor(nerd.model, run, label, SERIES[i], (0.0, i * wide, 0.0))
         for i, (run, label) in enumerate(zip(runs, labels, strict=True))
     ]
-    name = escape(nerd.model.topology.name)
-    head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{name}, learned</title>'
-    page = f'<html lang="en"><head>{head}{style()}</head><body class="alone">{animate(actors)}{script()}</body></html>'
-    write_whole({Path(path): f"<!doctype html>{page}".encode()})
+    write_whole({Path(path): page(f"{nerd.model.topology.name}, learned", animate(actors)).encode()})
     return Path(path)

@@ -142,6 +142,8 @@ class Report:
     sections: Sequence[Section] = field(default_factory=tuple)
 
     def html(self) -> str:
+        parts = "\n".join(s.html() for s in self.sections)
+        moving = 'class="flexor-animation"' in parts
         facts = "".join(f"<div><dt>{escape(k)}</dt><dd>{escape(v)}</dd></div>" for k, v in self.facts)
         css = resources.files("flexor.viz").joinpath("pages", "report.css").read_text(encoding="utf-8")
         return (
@@ -150,10 +152,9 @@ class Report:
             '<meta name="color-scheme" content="light dark">'
             # an empty icon, or the browser asks for one
             f'<title>{escape(self.title)}</title><link rel="icon" href="data:,">'
-            f"<style>\n{css}</style>{style()}</head>\n<body><main>"
+            f"<style>\n{css}</style>{style() if moving else ''}</head>\n<body><main>"
             f"<header><h1>{escape(self.title)}</h1>{_paragraphs(self.lead)}<dl>{facts}</dl></header>\n"
-            + "\n".join(s.html() for s in self.sections)
-            + f"\n</main>{script()}</body></html>\n"
+            f"{parts}\n</main>{script() if moving else ''}</body></html>\n"
         )
 
     def save(self, path: str | os.PathLike[str]) -> Path:

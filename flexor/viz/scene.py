@@ -1,5 +1,6 @@
 """What a drawing of a robot needs: its shapes, and the pose of every body over time. Read by the page and by the video."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,10 +61,15 @@ def checked(trajectory: Trajectory) -> Trajectory:
 
 
 def shapes(model: Model) -> list[dict[str, Any]]:
-    """What is drawn, as plain data: the collision shapes, then `links` where a body has none.
+    """What physics sees, as plain data: the collision shapes, then `links` where a body has none.
 
     Each has its kind, body, pose in the body and size; meshes have vertices and hull triangles.
     """
+    return collision_shapes(model) + links(model)
+
+
+def collision_shapes(model: Model) -> list[dict[str, Any]]:
+    """The collision shapes, as plain data."""
     g = model.geoms
     found = []
     for i, geom in enumerate(model.topology.geoms):
@@ -84,17 +90,17 @@ def shapes(model: Model) -> list[dict[str, Any]]:
                 shape="mesh", vertices=_rounded(vertices), faces=grid_faces(geom.grid) if np.ptp(vertices[:, 2]) else []
             )
         found.append(shape)
-    return found + links(model)
+    return found
 
 
-def links(model: Model) -> list[dict[str, Any]]:
+def links(model: Model, seen: Collection[int] = ()) -> list[dict[str, Any]]:
     """Capsules that stand for links without shapes: from a body's origin to its children's, or through its centre of mass.
 
-    A link is drawn where its body or the next one has no shape of its own. Frames that carry neither a joint nor a shape,
-    such as those of sensors, are left out.
+    A link is drawn where its body or the next one has no shape of its own and is not among those `seen`. Frames that
+    carry neither a joint nor a shape, such as those of sensors, are left out.
     """
     t = model.topology
-    solid = {g.body for g in t.geoms if g.shape != "plane"}
+    solid = {g.body for g in t.geoms if g.shape != "plane"} | set(seen)
     drawn = solid | {j.body for j in t.joints}
     for body in reversed(range(1, len(t.bodies))):
         if body in drawn:

@@ -27,9 +27,12 @@ HOPPER = """<mujoco model="hopper"><worldbody>
   </body>
 </worldbody><equality><joint name="swing" joint1="tail" joint2="hip" polycoef="0.1 -0.5 0.1 0.05 0.02"/></equality>
 <actuator><position name="servo" joint="hip" kp="3"/></actuator></mujoco>"""
-BELT = """<mujoco model="belt"><worldbody>
+BELT = """<mujoco model="belt"><asset>
+  <mesh name="stone" vertex="-0.1 -0.1 -0.1 0.12 0 -0.1 0 0.1 -0.08 0 0.02 0.15"/></asset>
+  <worldbody>
   <geom name="belt" type="plane" size="1 1 1" condim="6" friction="0.7 0.02 0.01" margin="0.003" surfacevel="0.5 0.2 0 0 0 0.4"/>
-  <body name="ball" pos="0 0 0.6"><freejoint/><geom name="ball" size="0.1" mass="2" friction="0.7 0.02 0.01"/></body>
+  <body name="stone" pos="0 0 0.6"><freejoint/>
+    <geom name="stone" type="mesh" mesh="stone" mass="2" friction="0.7 0.02 0.01"/></body>
   <body name="arm" pos="3 0 1"><joint name="arm" axis="0 1 0"/><geom size="0.1" pos="0.2 0 0" mass="1" contype="0"/></body>
 </worldbody><equality><joint name="spring" joint1="arm" polycoef="0.1 0 0 0 0" solref="0.1 0.5" solimp="0.5 0.8 0.01"/>
 </equality></mujoco>"""
@@ -83,13 +86,13 @@ def test_every_derivative_of_a_hopper_holds(certificate):
     assert "all hold" in str(certificate)
 
 
-def test_every_derivative_of_belts_spins_margins_and_softness_holds(monkeypatch):
+def test_every_derivative_of_belts_spins_margins_adhesion_and_softness_holds(monkeypatch):
     monkeypatch.setattr(certificate_module, "closed_forms", lambda: ())
-    result = fx.certify(fx.load(BELT), steps=8)
+    result = fx.certify(fx.replace(fx.load(BELT), {"pair.*.adhesion": 3.0, "pair.*.gap": 0.01}), steps=8)
     assert result.ok, str(result)
     assert {row.what for row in result.rows if row.influence} >= {
         "torsional friction", "rolling friction", "contact margin", "surface velocity", "softness, stiffness",
-        "softness, damping", "softness, impedance", "softness, response", "friction",
+        "softness, damping", "softness, impedance", "softness, response", "friction", "adhesion", "vertices",
     }  # fmt: skip
     assert {row.contact for row in result.rows} == {"NCP"}
     assert "Penalty is not covered" in result.remarks[0]
@@ -172,3 +175,56 @@ def test_every_derivative_of_actuators_and_fluids_holds():
         found = fx.certify(fx.load(DRIVEN), steps=6)
     assert found.ok, str(found)
     assert {row.what for row in found.rows if row.influence} >= KINDS_OF_FORCES
+
+
+# Joint and tendon beyond their limits, loops with and without softness, and inputs, forces and an activation at their bounds.
+BOUND = """<mujoco model="bound"><compiler angle="radian"/><default><geom contype="0" conaffinity="0"/></default><worldbody>
+  <body name="held"><joint name="held" type="ball"/><geom type="box" size="0.1 0.05 0.07" pos="0.2 0 0.1" mass="1"/></body>
+  <body name="soft" pos="1 0 0"><joint name="soft" axis="0 1 0.3"/>
+    <geom type="box" size="0.1 0.05 0.07" pos="0.2 0 0" mass="1"/></body>
+  <body name="arm"><joint name="a" axis="0 1 0" range="-0.014 0.01" actuatorfrcrange="-1 0.02"/>
+    <geom type="capsule" size="0.03" fromto="0 0 0 0.3 0 0" mass="0.5"/>
+    <body name="fore" pos="0.3 0 0"><joint name="b" axis="0 1 0"/>
+      <geom type="capsule" size="0.03" fromto="0 0 0 0.3 0 0" mass="0.3"/></body></body></worldbody>
+  <tendon><fixed name="t" range="0.0168 0.1" actuatorfrcrange="-0.05 0.03"><joint joint="b" coef="1.5"/></fixed>
+    <fixed name="u"><joint joint="soft" coef="0.8"/></fixed></tendon>
+  <equality><weld name="hard" body1="held" anchor="0.2 0 0.1" torquescale="0.7"/>
+    <weld name="soft" body1="soft" anchor="0.2 0 0.1" solref="0.1 0.5" solimp="0.5 0.8 0.01"/>
+    <tendon name="tie" tendon1="u" polycoef="0.01 0 0 0 0"/></equality>
+  <actuator><motor joint="a" ctrlrange="-0.02 0.02" gear="30"/><general joint="b" gainprm="10" forcerange="-0.1 0.2"/>
+    <motor tendon="t" gear="20"/><general joint="soft" dyntype="integrator" actrange="-5e-5 5e-5" gainprm="30"/>
+    <muscle joint="b" lengthrange="-0.4 0.5" force="0.3" range="0.6 1.1" tausmooth="0.3"/></actuator></mujoco>"""
+KINDS_OF_BOUNDS = {
+    *("joint limits", "limit CFM", "limit Baumgarte", "limit stiffness", "limit damping", "tendon limits"),
+    *("tendon limit CFM", "tendon limit Baumgarte", "tendon limit stiffness", "tendon limit damping", "tendon reference"),
+    *(
+        "loop rotation",
+        "loop torquescale",
+        "loop CFM of rotations",
+        "loop stiffness of rotations",
+        "loop damping of rotations",
+    ),
+    *("softness, response of rotations", "input range", "force range of an actuator", "force range of a joint"),
+    *("tendon force range", "activation range", "activation smoothing", "release time", "muscle shortest length"),
+    *("muscle operating range", "muscle lengthening force"),
+}
+
+
+def test_every_derivative_of_limits_welds_and_bounds_holds(monkeypatch):
+    """A step of 1 ms: with longer ones the limit springs of the penalty model ring."""
+    monkeypatch.setattr(certificate_module, "closed_forms", lambda: ())
+    monkeypatch.setenv("FLEXOR_SIMD", "on")
+    found = fx.certify(fx.load(BOUND), steps=6, dt=1e-3)
+    assert found.ok, str(found)
+    assert {row.what for row in found.rows if row.influence} >= KINDS_OF_BOUNDS
+
+
+def test_every_number_of_a_model_that_moves_it_is_certified():
+    """All leaves but delays, whose slopes have kinks at whole steps (`tests/model/test_delay.py`), the distance up to which
+    adhesion acts, at which it jumps, and what sensors and keyframes read."""
+    numbers = fx.load("cartpole")
+    paths, tree = jax.tree_util.tree_flatten_with_path(numbers)
+    named = tree.unflatten([jax.tree_util.keystr(path) for path, _ in paths])
+    certified = {leaf(named) for leaf in certificate_module.KINDS.values()}
+    others = {".actuators.delay", ".pairs.gap", ".sites.size", ".sensor_frames.pos", ".sensor_frames.quat", ".keyframes"}
+    assert {jax.tree_util.keystr(path) for path, _ in paths} - certified == others

@@ -17,6 +17,7 @@ from flexor.model.description import DescriptionError
 from flexor.solvers.mujoco import mujoco_model
 from tests.contact.hard import hard_accelerations
 from tests.contact.loops import FOUR_BAR, LEG
+from tests.contact.slopes import assert_returns, assert_slopes, step_accelerations
 
 # Every kind at once: between bodies, sites, a body and the world, and tendons.
 MANY = """<mujoco model="many"><compiler angle="radian"/><worldbody>
@@ -110,8 +111,7 @@ def test_accelerations_are_mujocos_in_the_limit_of_hard_constraints(scene):
     has a row that is none. MuJoCo's extrapolation leaves 1e-5."""
     model = fx.load(FOUR_BAR if scene == "four_bar" else WELDED)
     model = fx.replace(model, {"loop.*.cfm": 1e-12, "loop.*.rotation_cfm": 1e-12})
-    sim = fx.Simulator(model, fx.RigidSolver(contact=None), dt=1e-3, simd=False)
-    step = jax.jit(lambda q, qd, tau: sim.step(sim.reset(q, qd), fx.Control(tau=tau)).qd)
+    accelerations = step_accelerations(model)
     row, rng = jax.jit(lambda q: tied(model, q)), np.random.default_rng(2)
     drift = jax.jit(
         lambda q, qd: jax.jvp(lambda v: tied(model, fx.integrate(model, q, v)).J @ qd, (jnp.zeros(model.nv),), (qd,))[1]
@@ -124,7 +124,7 @@ def test_accelerations_are_mujocos_in_the_limit_of_hard_constraints(scene):
         qd, tau = rng.normal(size=model.nv), rng.normal(size=model.nv)
         qd = qd - np.linalg.pinv(J, rcond=1e-9) @ J @ qd
         qd = 2 * qd / np.linalg.norm(qd)
-        ours = (np.asarray(step(q, jnp.asarray(qd), jnp.asarray(tau))) - qd) / 1e-3
+        ours = accelerations(q, qd, tau)
         # a step solves J u = 0 at its start; MuJoCo's accelerations have J a = -J' qd, of which flexor's come a step later
         bias = np.asarray(drift(q, jnp.asarray(qd)))
         assert np.abs(bias).max() > 1e-2
@@ -260,22 +260,12 @@ def test_derivatives_match_finite_differences(contact):
         run = own.rollout(own.reset(model.reference, start), steps=15)
         return jnp.sum(jnp.sin(3 * run.q[-1]) * jnp.arange(1.0, model.nq + 1)) + jnp.sum(run.qd[-1])
 
-    table, rng = tuple(getattr(model.loops, name) for name in fields), np.random.default_rng(1)
-    value, gradient = jax.jit(f), jax.jit(jax.grad(f))(table)
-    for k, x in enumerate(table):
-        way = jnp.asarray(rng.normal(size=x.shape)) * jnp.maximum(jnp.max(jnp.abs(x)), 1e-3)
-        ends = [value((*table[:k], x + s * 1e-5 * way, *table[k + 1 :])) for s in (1, -1)]
-        exact = float(jnp.vdot(gradient[k], way))
-        assert exact == pytest.approx(float(ends[0] - ends[1]) / 2e-5, rel=1e-5, abs=1e-6), fields[k]
-        assert exact != 0, fields[k]
+    assert_slopes(f, tuple(getattr(model.loops, name) for name in fields))
 
 
 def test_loops_return_exactly_from_files(tmp_path):
     model = fx.replace(fx.load(MANY), {"loop.points.anchor_b": [0.1, 0.2, 0.3], "loop.frames.baumgarte": 0.37})
-    fx.save(model, tmp_path / "many.xml")
-    again = fx.load(tmp_path / "many.xml")
-    assert again.topology == model.topology
-    assert jax.tree.all(jax.tree.map(lambda a, b: bool(jnp.array_equal(a, b)), again, model))
+    assert_returns(model, tmp_path / "many.xml")
 
 
 def test_what_urdf_has_no_place_for_is_refused_by_name(tmp_path):
@@ -325,10 +315,7 @@ def test_a_ball_joint_hangs_at_its_largest_angle(contact):
 
 
 def test_limits_of_balls_return_from_files(tmp_path):
-    model = fx.load(BALL.format(0.6))
-    fx.save(model, tmp_path / "ball.xml")
-    assert fx.load(tmp_path / "ball.xml").topology == model.topology
-    np.testing.assert_array_equal(fx.load(tmp_path / "ball.xml").joints.range, model.joints.range)
+    assert_returns(fx.load(BALL.format(0.6)), tmp_path / "ball.xml")
     assert not fx.load(BALL.format(0.6), ignore=["ball-limit"]).topology.joints[0].limited
 
 

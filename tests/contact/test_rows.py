@@ -12,6 +12,7 @@ from flexor.dynamics import forward_kinematics, kinetic_energy
 from flexor.model.description import DescriptionError, ModelWarning
 from tests.contact.hard import hard_accelerations
 from tests.contact.scenes import WHEEL
+from tests.contact.slopes import assert_returns, assert_slopes, step_accelerations
 
 GEARS = """<mujoco model="gears"><compiler angle="radian"/><option gravity="0 0 0"/><worldbody>
   <body name="a"><joint name="a" axis="0 0 1" ref="0.2"/><inertial pos="0 0 0" mass="1" diaginertia="0.2 0.2 0.3"/></body>
@@ -102,9 +103,8 @@ def test_accelerations_are_mujocos_in_the_limit_of_hard_constraints(scene):
     """States on the equality, in position and velocity. flexor's compliance is zero, and (u - qd) / dt does not depend on dt.
     Extrapolation leaves (c e)^3 of MuJoCo's softness e, c the response over MuJoCo's own estimate of it, up to 30: 1e-6."""
     model = gears(0.1, -1.5, 0.4, -0.3, 0.2) if scene == "gears" else fx.replace(fx.load(LINKS), {"equality.*.cfm": 0.0})
-    sim = fx.Simulator(model, fx.RigidSolver(contact=None), dt=1e-3, simd=False)
+    accelerations = step_accelerations(model)
     e, rng = model.topology.equalities[0], np.random.default_rng(2)
-    step = jax.jit(lambda q, qd, tau: sim.step(sim.reset(q, qd), fx.Control(tau=tau)).qd)
     for _ in range(5):
         q, qd, tau = np.array(model.reference), np.zeros(2), rng.normal(size=2)
         q[e.second] += rng.uniform(-0.8, 0.8)
@@ -112,7 +112,7 @@ def test_accelerations_are_mujocos_in_the_limit_of_hard_constraints(scene):
         q[e.first] -= float(r[0])
         qd[e.second] = rng.normal()
         qd[e.first] = -float(J[0, e.second]) * qd[e.second]
-        ours = (np.asarray(step(q, qd, jnp.asarray(tau))) - qd) / 1e-3
+        ours = accelerations(q, qd, tau)
         theirs = hard_accelerations(model, q, qd, tau)
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=1e-6 * np.abs(theirs).max())
 
@@ -170,20 +170,7 @@ def test_derivatives_match_finite_differences(contact):
     table = tuple(getattr(model.equalities, name) for name in fields)
     tau = jnp.asarray(np.random.default_rng(0).normal(size=(25, 2)))
     at = (table, model.reference, jnp.array([0.3, 0.14]), jnp.array([0.5, -0.2]), tau)
-    rng = np.random.default_rng(1)
-    value, gradient = jax.jit(f), jax.jit(jax.grad(f))(at)
-    leaves, tree = jax.tree.flatten(at)
-    for k, leaf in enumerate(leaves):
-        direction = [jnp.zeros_like(x) for x in leaves]
-        direction[k] = jnp.asarray(rng.normal(size=leaf.shape)) * jnp.maximum(jnp.max(jnp.abs(leaf)), 1e-3)
-        h = 1e-5
-        ends = [
-            value(jax.tree.unflatten(tree, [x + s * h * d for x, d in zip(leaves, direction, strict=True)])) for s in (1, -1)
-        ]
-        numeric = (ends[0] - ends[1]) / (2 * h)
-        exact = sum(jnp.vdot(g, d) for g, d in zip(jax.tree.leaves(gradient), direction, strict=True))
-        assert float(exact) == pytest.approx(float(numeric), rel=1e-5, abs=1e-7), k
-        assert float(exact) != 0, k
+    assert_slopes(f, at, atol=1e-7)
 
 
 def test_a_batch_in_a_kernel_is_each_alone_by_xla():
@@ -241,10 +228,7 @@ def test_rows_are_refused_where_the_integrator_has_no_place_for_them():
 @pytest.mark.parametrize("suffix", [".xml", ".urdf"])
 def test_equalities_return_exactly_from_files(tmp_path, suffix):
     model = fx.replace(gears(0.1, -1.5, 0.4, -0.3, 0.2), {"equality.gear.baumgarte": 0.37, "equality.gear.stiffness": 12.3})
-    fx.save(model, tmp_path / f"gears{suffix}")
-    again = fx.load(tmp_path / f"gears{suffix}")
-    assert again.topology == model.topology
-    jax.tree.map(np.testing.assert_array_equal, again, model)
+    assert_returns(model, tmp_path / f"gears{suffix}")
 
 
 def test_a_straight_line_is_written_as_a_mimic_joint(tmp_path):

@@ -262,3 +262,49 @@ def test_a_step_that_does_not_help_is_not_taken(decaying):
         first = step(first)
         costs.append(float(first.normal.cost))
     assert costs == sorted(costs, reverse=True)
+
+
+def test_pieces_of_a_population_have_the_bits_of_the_whole(monkeypatch, tmp_path):
+    from flexor.cluster import Local
+    from flexor.identify import search as module
+
+    monkeypatch.setattr(module, "TOGETHER", 3)
+    problem = Curve(wave, {"w": (0.5, (0.1, 6.0))}, {"w": 3.3}, time=TIME)
+    hopping = fx.BasinHopping(starts=8, rounds=2, enough=0.0)
+    whole, one, _ = run_search(problem, hopping, 0, None, None)
+    pieces, two, _ = run_search(problem, hopping, 0, tmp_path / "checkpoint.npz", None, Local())
+    for a, b in zip(whole, pieces, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert one == two
+    assert not (tmp_path / "checkpoint.npz.pieces").exists()
+
+
+def test_only_populations_can_be_shared_out():
+    from flexor.cluster import Local
+
+    sim = fx.Simulator(fx.load("pendulum"), dt=0.01)
+    log = fx.Log.of(sim.rollout(sim.reset(np.array([0.5])), steps=4))
+    with pytest.raises(ValueError, match="LevenbergMarquardt has no population that an executor could share out"):
+        fx.identify(sim, [log], ["*.mass"], search=fx.LevenbergMarquardt(), executor=Local(), check_units=False)
+
+
+def test_a_problem_travels_as_what_it_is_made_of():
+    import pickle
+
+    from flexor.identify.problem import Problem, observe_columns
+    from flexor.identify.segments import cut
+    from flexor.model.charts import coordinates
+
+    sim = fx.Simulator(fx.load("pendulum"), fx.RigidSolver(contact=None), dt=0.01)
+    log = fx.Log.of(sim.rollout(sim.reset(np.array([0.5])), steps=9))
+    place = coordinates(sim.model, ["*.mass", "*.damping"], bounds={"*.mass": (0.1, 5.0)})
+    segments, _ = cut(sim, [log], fx.Shooting(horizon=0.03), np.ones((1, len(log.columns))))
+    look, apart = observe_columns(sim.model, log.columns), np.arange(segments.number) == 1
+    problem = Problem(
+        sim, place, segments, look, None, held_out=apart, networks=False, free_start=True, prior=np.ones(place.size),
+        noise_known=False,
+    )  # fmt: skip
+    again = pickle.loads(pickle.dumps(problem))
+    assert again.key() == problem.key()
+    for a, b in zip(jax.tree.leaves(again.data), jax.tree.leaves(problem.data), strict=True):
+        np.testing.assert_array_equal(a, b)

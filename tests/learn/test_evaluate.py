@@ -1,5 +1,7 @@
 """What policies are worth: the returns of `evaluate` are those of episodes played one by one, under any physics."""
 
+import sys
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -82,3 +84,33 @@ def test_a_reward_that_is_no_number_is_named():
     policy = policy_of(actor_of(task, jax.random.key(1)), task)
     with pytest.raises(FloatingPointError, match="the term 'share' of the reward of Broken is not finite for 2 of 2 robots"):
         evaluate(policy, task, episodes=2)
+
+
+def test_pieces_have_the_bits_of_the_whole_and_are_kept(judged, monkeypatch, tmp_path):
+    from flexor.cluster import AbstractExecutor, Local
+    from flexor.learn import evaluate as module
+
+    class Counted(AbstractExecutor):
+        done = 0
+
+        def stream(self, work, tasks):
+            for arrays in Local().stream(work, tasks):
+                self.done += 1
+                yield arrays
+
+    task, policy, found = judged
+    monkeypatch.setattr(sys.modules[module.__module__], "PIECE", 4)
+    who = Counted()
+    again = evaluate(policy, task, seeds=[0, 5], episodes=9, executor=who, keep=tmp_path)
+    assert who.done == 6
+    for a, b in zip(found, again, strict=True):
+        np.testing.assert_array_equal(a.returns, b.returns)
+        np.testing.assert_array_equal(a.lengths, b.lengths)
+    (tmp_path / "1-4.safetensors").unlink()
+    seen = []
+    third = evaluate(policy, task, seeds=[0, 5], episodes=9, executor=who, keep=tmp_path, progress=lambda *x: seen.append(x))
+    assert who.done == 7
+    assert seen == [(1, 2), (2, 2)]
+    np.testing.assert_array_equal(third[1].returns, found[1].returns)
+    with pytest.raises(ValueError, match="is a result of other work"):
+        evaluate(policy, task, seeds=[0, 6], episodes=9, keep=tmp_path)

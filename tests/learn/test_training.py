@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import flexor as fx
-from flexor.learn import PPO, Experience, Policy, Training, train
+from flexor.learn import PPO, Experience, Policy, Training, train, train_seeds
 from flexor.learn.ppo import advantages
 from tests.envs.test_tasks import Balance
 from tests.learn.test_loop import balance
@@ -143,3 +143,12 @@ def test_pieces_of_a_minibatch_sum_to_its_gradient():
     for a, b in zip(jax.tree.leaves(whole.actor), jax.tree.leaves(parts.actor), strict=True):
         # sums in another order, and Adam divides by roots of small numbers
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-9)
+
+
+def test_seeds_learn_what_each_learns_alone(trained, tmp_path):
+    policies = train_seeds(balance(), [0], tmp_path, algorithm=SMALL, options=SHORT)
+    same_weights(policies[0], trained[0])
+    same_weights(Policy.load(tmp_path / "seed0" / "policy.safetensors"), trained[0])
+    assert (tmp_path / "seed0" / "history.csv").is_file()
+    with pytest.raises(ValueError, match=r"seeds must be different whole numbers, at least one, got \[1, 1\]"):
+        train_seeds(balance(), [1, 1], tmp_path)

@@ -192,3 +192,13 @@ def test_what_charts_keep_positive_is_refused_when_negative():
     for name in positive.values():
         with pytest.raises(ValueError, match=f"'{name}' must not be negative, got -1.0"):
             fx.replace(model, {name: -1.0})
+
+
+def test_patterns_leave_out_the_inertia_of_what_never_moves():
+    stand = BODY.replace('<body name="a">', '<body name="stand"><geom size="0.1" mass="3"/><body name="a">').replace(
+        "</worldbody>", "</body></worldbody>"
+    )
+    two = fx.load(stand, ground=False)
+    assert [c.name for c in coordinates(two, ["body.*.mass"]).charts] == ["body.a.mass", "body.b.mass"]
+    assert [c.name for c in coordinates(two, ["body.stand.mass"]).charts] == ["body.stand.mass"]
+    assert "body.stand.pos" in [c.name for c in coordinates(two, ["body.*.pos"]).charts]

@@ -30,6 +30,7 @@ def test_bundled_robots_load_and_run_in_mujoco(name):
     ("cartpole", 2, 1, 0), ("pendulum", 1, 1, 0), ("double_pendulum", 2, 2, 0), ("pendulum5", 5, 5, 5),
     ("swimmer2", 4, 1, 0), ("double_pendulum_contact", 2, 2, 2),
     ("swimmer5", 7, 4, 0), ("ant", 14, 8, 13), ("cube", 6, 0, 1), ("pusher", 5, 2, 1), ("quadruped", 18, 12, 5),
+    ("acrobot", 2, 1, 0),
 ])  # fmt: skip
 def test_bundled_robots_are_what_they_say(name, nv, nu, pairs):
     model = load(name)

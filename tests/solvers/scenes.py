@@ -20,6 +20,11 @@ ROLLER = """<mujoco model="roller"><compiler angle="radian"/><worldbody><geom na
     range="-0.5 0.5" limited="true"/><geom type="capsule" size="0.02" fromto="0 0 0 0.2 0 0.3" mass="0.3" contype="0"
     conaffinity="0"/></body></body></worldbody><actuator><motor name="m" joint="j"/></actuator></mujoco>"""
 
+# A wheel on a ball joint, beside its centre: nothing touches.
+SPINNER = """<mujoco model="spinner"><compiler angle="radian"/><default><geom contype="0" conaffinity="0"/></default><worldbody>
+<body name="wheel"><joint name="ball" type="ball" damping="0.01"/><geom type="box" size="0.1 0.2 0.05" pos="0.1 0 0" mass="1"/>
+</body></worldbody></mujoco>"""
+
 
 @dataclass(frozen=True)
 class Scene:
@@ -75,6 +80,11 @@ SOLVERS = {
 }
 
 
+def learned(model: fx.Model) -> fx.ode.HamiltonianField:
+    """Port-Hamiltonian, with random weights."""
+    return fx.ode.port_hamiltonian(model, width=3, depth=1, key=jax.random.key(3))
+
+
 @cache
 def scene(name: str) -> Scene:
     """The scene of a solver by name, one of `SCENES`."""
@@ -83,12 +93,15 @@ def scene(name: str) -> Scene:
         return Scene(
             nerd.model, nerd.solver(), nerd.dt, (0.1, -0.2), quantities=False, wrong_dt=0.001, precision=jnp.float32
         )
+    if name == "ode":
+        model = fx.load(SPINNER)
+        return Scene(model, fx.ode.OdeSolver(learned(model)), DT, (0.3, 0.1, 2.0), quantities=False)
     own = name != "mujoco"
     qd = (0.3, 0.1, 0.0, 0.0, 0.0, 0.0, 0.2)
     return Scene(fx.load(ROLLER), SOLVERS[name](), DT, qd, derivatives=own, quantities=own)
 
 
-SCENES = (*SOLVERS, "nerd")
+SCENES = (*SOLVERS, "ode", "nerd")
 
 
 @pytest.fixture(params=SCENES)

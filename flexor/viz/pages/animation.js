@@ -1,289 +1,278 @@
-// Draws every element of class flexor-animation from the JSON inside it, on a 2-D canvas: convex shapes as shaded faces,
-// sorted from far to near, over a grid and their shadows. World axes x forward, y left, z up; quaternions w x y z.
+// Draws every element of class flexor-animation from the JSON inside it, with three.js (three.min.js). World axes x forward,
+// y left, z up; quaternions w x y z. One WebGL context draws for all elements of a page, each copies its picture to a canvas.
 "use strict";
 (() => {
-  const add = (a, b) => [a[0] + b[0], a[1] + b[1], a[2] + b[2]];
-  const sub = (a, b) => [a[0] - b[0], a[1] - b[1], a[2] - b[2]];
-  const scale = (a, s) => [a[0] * s, a[1] * s, a[2] * s];
-  const dot = (a, b) => a[0] * b[0] + a[1] * b[1] + a[2] * b[2];
-  const cross = (a, b) => [a[1] * b[2] - a[2] * b[1], a[2] * b[0] - a[0] * b[2], a[0] * b[1] - a[1] * b[0]];
-  const unit = (a) => scale(a, 1 / (Math.hypot(...a) || 1));
-  const LIGHT = unit([0.35, -0.45, 1]);
+  const T = flexorThree;
+  const LIGHT = new T.Vector3(0.35, -0.45, 1).normalize();
+  const CREASE = 0.6; // rad between faces: a sharper edge is drawn as one
+  const MISSING = "This browser cannot draw in 3-D: WebGL is missing or switched off. The rest of the page is complete.";
 
-  function matrix([w, x, y, z]) {
-    const n = 2 / (w * w + x * x + y * y + z * z || 1);
-    return [
-      [1 - n * (y * y + z * z), n * (x * y - w * z), n * (x * z + w * y)],
-      [n * (x * y + w * z), 1 - n * (x * x + z * z), n * (y * z - w * x)],
-      [n * (x * z - w * y), n * (y * z + w * x), 1 - n * (x * x + y * y)],
-    ];
-  }
-  const turn = (R, v) => [dot(R[0], v), dot(R[1], v), dot(R[2], v)];
+  // ---- the renderer that all elements share ----
 
-  // ---- shapes: vertices and faces, counter-clockwise from outside, in the frame of the shape ----
+  let renderer; // undefined before the first use, null where there is no WebGL
 
-  function revolve(profile, around) {
-    // a closed surface around z from points (radius, z), lowest first; the first and last radius may be zero
-    const vertices = [], faces = [], rings = [];
-    for (const [r, z] of profile) {
-      const ring = [];
-      for (let i = 0; i < (r > 0 ? around : 1); i++) {
-        const a = (2 * Math.PI * i) / around;
-        ring.push(vertices.push([r * Math.cos(a), r * Math.sin(a), z]) - 1);
-      }
-      rings.push(ring);
+  function shared() {
+    if (renderer !== undefined) return renderer;
+    const canvas = document.createElement("canvas");
+    const context = canvas.getContext("webgl2", { alpha: true, antialias: true });
+    renderer = context ? new T.WebGLRenderer({ canvas, context, alpha: true }) : null;
+    if (renderer) {
+      renderer.setClearColor(0x000000, 0);
+      renderer.shadowMap.enabled = true;
     }
-    for (let k = 0; k + 1 < rings.length; k++) {
-      const low = rings[k], high = rings[k + 1];
-      for (let i = 0; i < around; i++) {
-        const j = (i + 1) % around, l = low.length, h = high.length;
-        const face = [low[i % l], low[j % l], high[j % h], high[i % h]];
-        faces.push(face.filter((v, n) => face.indexOf(v) === n));
-      }
+    return renderer;
+  }
+
+  function paint(canvas, scene, camera) {
+    const { width, height } = canvas, from = renderer.domElement;
+    if (from.width < width || from.height < height) {
+      renderer.setSize(Math.max(from.width, width), Math.max(from.height, height), false);
     }
-    if (rings[0].length > 1) faces.push([...rings[0]].reverse());
-    if (rings.at(-1).length > 1) faces.push(rings.at(-1));
-    return { vertices, faces };
+    renderer.setViewport(0, 0, width, height);
+    renderer.setScissor(0, 0, width, height);
+    renderer.setScissorTest(true);
+    renderer.render(scene, camera);
+    const pen = canvas.getContext("2d");
+    pen.clearRect(0, 0, width, height);
+    pen.drawImage(from, 0, from.height - height, width, height, 0, 0, width, height);
   }
 
-  function capsule(radius, half) {
-    const profile = [], steps = 4;
-    for (let i = 0; i <= steps; i++) profile.push(ball(radius, -half, -Math.PI / 2 + (i * Math.PI) / 2 / steps));
-    for (let i = half > 0 ? 0 : 1; i <= steps; i++) profile.push(ball(radius, half, (i * Math.PI) / 2 / steps));
-    return revolve(profile, 14);
-  }
-  const ball = (r, z, a) => [Math.abs(Math.cos(a)) < 1e-9 ? 0 : r * Math.cos(a), z + r * Math.sin(a)];
+  // ---- data ----
 
-  function box([x, y, z]) {
-    const vertices = [];
-    for (const c of [-z, z]) for (const b of [-y, y]) for (const a of [-x, x]) vertices.push([a, b, c]);
-    const faces = [[0, 2, 3, 1], [4, 5, 7, 6], [0, 1, 5, 4], [2, 6, 7, 3], [0, 4, 6, 2], [1, 3, 7, 5]];
-    return { vertices, faces };
+  function bytes(text) {
+    const raw = atob(text), made = new Uint8Array(raw.length);
+    for (let i = 0; i < raw.length; i++) made[i] = raw.charCodeAt(i);
+    return made.buffer;
   }
 
-  function solid(s) {
-    const [a, b] = s.size;
-    if (s.shape === "sphere") return capsule(a, 0);
-    if (s.shape === "capsule") return capsule(a, b);
-    if (s.shape === "cylinder") return revolve([[a, -b], [a, b]], 18);
-    if (s.shape === "box") return box(s.size);
-    if (s.shape === "ellipsoid") {
-      const { vertices, faces } = capsule(1, 0);
-      return { vertices: vertices.map((v) => v.map((x, i) => x * s.size[i])), faces };
+  function meshGeometry(mesh) {
+    const steps = new Uint16Array(bytes(mesh.vertices)), points = new Float32Array(steps.length);
+    for (let i = 0; i < steps.length; i++) points[i] = mesh.low[i % 3] + mesh.step[i % 3] * steps[i];
+    const geometry = new T.BufferGeometry();
+    geometry.setAttribute("position", new T.BufferAttribute(points, 3));
+    const faces = bytes(mesh.faces);
+    geometry.setIndex(new T.BufferAttribute(mesh.wide ? new Uint32Array(faces) : new Uint16Array(faces), 1));
+    if (mesh.colours) geometry.setAttribute("color", linear(new Uint8Array(bytes(mesh.colours))));
+    return T.toCreasedNormals(geometry, CREASE);
+  }
+
+  function linear(bytes) {
+    const made = new Float32Array(bytes.length), colour = new T.Color();
+    for (let i = 0; i < bytes.length; i += 3) {
+      colour.setRGB(bytes[i] / 255, bytes[i + 1] / 255, bytes[i + 2] / 255, "srgb").toArray(made, i);
     }
-    if (s.shape === "mesh") return { vertices: s.vertices, faces: s.faces };
-    return null;
+    return new T.BufferAttribute(made, 3);
   }
 
-  function prepare(actor) {
-    actor.planes = [];
-    actor.solids = [];
-    for (const s of actor.shapes) {
-      const R = matrix(s.quat);
-      if (s.shape === "plane") {
-        actor.planes.push({ body: s.body, pos: s.pos, R });
+  function geometryOf(shape, meshes) {
+    const [a, b, c] = shape.size;
+    if (shape.shape === "sphere") return new T.SphereGeometry(a, 32, 20);
+    if (shape.shape === "capsule") return new T.CapsuleGeometry(a, 2 * b, 10, 28).rotateX(Math.PI / 2);
+    if (shape.shape === "cylinder") return new T.CylinderGeometry(a, a, 2 * b, 36).rotateX(Math.PI / 2);
+    if (shape.shape === "box") return new T.BoxGeometry(2 * a, 2 * b, 2 * c);
+    if (shape.shape === "ellipsoid") return new T.SphereGeometry(1, 32, 20).scale(a, b, c);
+    return meshes[shape.mesh]; // shared by the shapes that have it
+  }
+
+  const place = (object, pos, [w, x, y, z]) => {
+    object.position.fromArray(pos);
+    object.quaternion.set(x, y, z, w);
+    return object;
+  };
+
+  // ---- what stands in the scene ----
+
+  function addActor(scene, actor, meshes) {
+    const bodies = Array.from({ length: actor.bodies }, () => new T.Group()), floors = [];
+    for (const body of bodies) scene.add(body);
+    for (const shape of actor.shapes) {
+      if (shape.shape === "plane") {
+        const floor = place(new T.Group(), shape.pos, shape.quat);
+        bodies[shape.body].add(floor);
+        floors.push(floor);
         continue;
       }
-      const { vertices, faces } = solid(s);
-      const placed = vertices.map((v) => add(s.pos, turn(R, v)));
-      const normals = faces.map((f) => {
-        const [a, b, c] = f.map((i) => placed[i]);
-        return unit(cross(sub(b, a), sub(c, a)));
+      const opacity = shape.opacity ?? 1, geometry = geometryOf(shape, meshes);
+      const vertexColors = actor.painted && Boolean(geometry.getAttribute("color"));
+      const material = new T.MeshStandardMaterial({
+        color: vertexColors ? "#ffffff" : shape.colour ?? actor.colour, vertexColors, roughness: 0.6, metalness: 0.05,
+        transparent: opacity < 1, opacity, side: shape.shape === "mesh" ? T.DoubleSide : 0,
       });
-      actor.solids.push({ body: s.body, vertices: placed, faces, normals });
+      const solid = place(new T.Mesh(geometry, material), shape.pos, shape.quat);
+      solid.castShadow = solid.receiveShadow = true;
+      bodies[shape.body].add(solid);
     }
-    const [r, g, b] = rgb(actor.colour);
-    actor.shade = Array.from({ length: 32 }, (_, i) => {
-      const k = 0.42 + (0.75 * i) / 31;
-      const tone = (c) => Math.round(Math.min(255, c * k + Math.max(0, k - 1) * 160));
-      return `rgb(${tone(r)},${tone(g)},${tone(b)})`;
+    const { forces, weight, offset } = actor;
+    return { bodies, floors, poses: new Float32Array(bytes(actor.poses)), arrows: [], forces, weight, offset };
+  }
+
+  // Lines that fade away from the middle, and the ground that takes the shadows; `follow` keeps the middle below the target.
+  function makeFloor(data, radius, light) {
+    const step = data.square, count = Math.min(60, Math.max(6, Math.ceil((3 * radius) / step)));
+    const points = [], colours = [], colour = new T.Color("#ffffff");
+    const corner = (i, j) => {
+      points.push(i * step, j * step, 0);
+      const fade = Math.min(1, 1.6 * Math.max(0, 1 - Math.hypot(i, j) / count));
+      colours.push(colour.r, colour.g, colour.b, fade * (light ? 0.5 : 0.9));
+    };
+    for (let i = -count; i <= count; i++) {
+      for (let j = -count; j < count; j++) {
+        if (Math.hypot(i, j + 0.5) >= count) continue;
+        corner(i, j); corner(i, j + 1); corner(j, i); corner(j + 1, i);
+      }
+    }
+    const geometry = new T.BufferGeometry();
+    geometry.setAttribute("position", new T.Float32BufferAttribute(points, 3));
+    geometry.setAttribute("color", new T.Float32BufferAttribute(colours, 4));
+    const material = new T.LineBasicMaterial({ vertexColors: true, transparent: true, depthWrite: false });
+    const lines = new T.LineSegments(geometry, material), floor = new T.Group();
+    const ground = new T.Mesh(new T.PlaneGeometry(2 * count * step, 2 * count * step), new T.ShadowMaterial({ opacity: 0.22, depthWrite: false }));
+    ground.receiveShadow = true;
+    ground.renderOrder = -2;
+    lines.renderOrder = -1;
+    floor.add(ground, lines);
+    const local = new T.Vector3();
+    const follow = (target) => {
+      floor.parent.updateWorldMatrix(true, false);
+      floor.parent.worldToLocal(local.copy(target));
+      floor.position.set(Math.round(local.x / step) * step, Math.round(local.y / step) * step, 0);
+    };
+    return { floor, material, follow };
+  }
+
+  function makeLight(scene, radius) {
+    scene.add(new T.HemisphereLight("#ffffff", "#8d949e", 2.2));
+    const sun = new T.DirectionalLight("#ffffff", 2.2), reach = 2 * radius;
+    sun.castShadow = true;
+    sun.shadow.mapSize.set(2048, 2048);
+    Object.assign(sun.shadow.camera, { left: -reach, right: reach, top: reach, bottom: -reach, near: 0.1 * radius, far: 8 * radius });
+    sun.shadow.bias = -0.0005;
+    sun.shadow.normalBias = 0.004 * radius;
+    sun.shadow.camera.updateProjectionMatrix();
+    scene.add(sun, sun.target);
+    return sun;
+  }
+
+  function makeArrow(scene, material, radius) {
+    const arrow = new T.Group(), thick = 0.012 * radius;
+    const shaft = new T.Mesh(new T.CylinderGeometry(thick, thick, 1, 10).translate(0, 0.5, 0), material);
+    const head = new T.Mesh(new T.ConeGeometry(3 * thick, 8 * thick, 14), material);
+    for (const part of [shaft, head]) part.renderOrder = 2;
+    arrow.add(shaft, head);
+    scene.add(arrow);
+    const up = new T.Vector3(0, 1, 0), along = new T.Vector3();
+    const show = (pos, force) => {
+      along.fromArray(force);
+      const length = along.length();
+      arrow.visible = length > 0.01 * radius;
+      if (!arrow.visible) return;
+      arrow.position.fromArray(pos);
+      arrow.quaternion.setFromUnitVectors(up, along.normalize());
+      const tip = Math.min(8 * thick, length);
+      shaft.scale.set(1, Math.max(length - tip, 1e-6), 1);
+      head.position.y = length - tip / 2;
+      head.scale.setScalar(tip / (8 * thick));
+    };
+    return { show, hide: () => { arrow.visible = false; } };
+  }
+
+  function showForces(stage, actor, frame) {
+    if (!actor.forces) return;
+    const forces = actor.forces[frame], { radius } = stage;
+    while (actor.arrows.length < forces.length) actor.arrows.push(makeArrow(stage.scene, stage.force, radius));
+    actor.arrows.forEach((arrow, i) => {
+      if (i >= forces.length) { arrow.hide(); return; }
+      const f = forces[i].slice(3), size = Math.hypot(...f) || 1, k = (0.5 * radius) / (actor.weight || 1);
+      const scale = Math.min(k, (0.9 * radius) / size);
+      arrow.show(forces[i].slice(0, 3).map((x, n) => x + actor.offset[n]), f.map((x) => x * scale));
     });
   }
 
-  function rgb(colour) {
-    const pen = document.createElement("canvas").getContext("2d");
-    pen.fillStyle = colour;
-    pen.fillRect(0, 0, 1, 1);
-    return pen.getImageData(0, 0, 1, 1).data;
+  function build(data) {
+    const scene = new T.Scene(), radius = Math.hypot(...data.half), meshes = data.meshes.map(meshGeometry);
+    const actors = data.actors.map((actor) => addActor(scene, actor, meshes));
+    let grounds = (actors.find((a) => a.floors.length) || { floors: [] }).floors;
+    const drawn = !grounds.length;
+    if (drawn) {
+      grounds = [new T.Group()];
+      grounds[0].position.z = data.floor;
+      scene.add(grounds[0]);
+    }
+    const floors = grounds.map((ground) => {
+      const made = makeFloor(data, radius, drawn);
+      ground.add(made.floor);
+      return made;
+    });
+    const force = new T.MeshBasicMaterial({ depthTest: false, transparent: true });
+    return { scene, radius, actors, floors, force, sun: makeLight(scene, radius) };
+  }
+
+  function pose(stage, frame) {
+    for (const actor of stage.actors) {
+      const { bodies, poses, offset } = actor, row = 7 * bodies.length * frame;
+      bodies.forEach((body, i) => {
+        const [x, y, z, qw, qx, qy, qz] = poses.subarray(row + 7 * i, row + 7 * i + 7);
+        body.position.set(x + offset[0], y + offset[1], z + offset[2]);
+        body.quaternion.set(qx, qy, qz, qw);
+      });
+      showForces(stage, actor, frame);
+    }
   }
 
   // ---- the camera ----
 
-  // The camera looks at data.centre, which has one row or one for each frame, moved by the mouse's `pan`.
-  function camera(data) {
-    const { azimuth, elevation } = data.camera;
-    return { azimuth, elevation, distance: 1, zoom: 1, pan: [0, 0, 0], target: data.centre[0], radius: Math.hypot(...data.half) };
-  }
+  const focalLength = (width, height) => 1.7 * Math.min(height, width * 0.75); // pixels
 
-  const focalLength = (width, height) => 1.7 * Math.min(height, width * 0.75);
+  function axes({ azimuth, elevation }) {
+    const ce = Math.cos(elevation), se = Math.sin(elevation);
+    const back = new T.Vector3(ce * Math.cos(azimuth), ce * Math.sin(azimuth), se);
+    const right = new T.Vector3(-Math.sin(azimuth), Math.cos(azimuth), 0);
+    return { back, right, up: back.clone().cross(right) };
+  }
 
   // Distance at which all corners of the box are in the picture, seen from where the camera starts.
   function fit(data, width, height) {
-    const { back, right, up } = axes(data.camera), focal = focalLength(width, height);
+    const { back, right, up } = axes(data.camera), focal = focalLength(width, height), corner = new T.Vector3();
     let far = 0;
     for (const x of [-1, 1]) for (const y of [-1, 1]) for (const z of [-1, 1]) {
-      const corner = [x * data.half[0], y * data.half[1], z * data.half[2]];
-      const wide = Math.max(Math.abs(dot(corner, right)) / (width / 2), Math.abs(dot(corner, up)) / (height / 2));
-      far = Math.max(far, dot(corner, back) + (focal * wide) / data.camera.margin);
+      corner.set(x * data.half[0], y * data.half[1], z * data.half[2]);
+      const wide = Math.max(Math.abs(corner.dot(right)) / (width / 2), Math.abs(corner.dot(up)) / (height / 2));
+      far = Math.max(far, corner.dot(back) + (focal * wide) / data.camera.margin);
     }
     return far;
   }
 
-  function axes(cam) {
-    const ce = Math.cos(cam.elevation), se = Math.sin(cam.elevation);
-    const back = [ce * Math.cos(cam.azimuth), ce * Math.sin(cam.azimuth), se];
-    const right = [-Math.sin(cam.azimuth), Math.cos(cam.azimuth), 0];
-    return { back, right, up: cross(back, right) };
-  }
-
-  function view(cam, width, height) {
-    const { back, right, up } = axes(cam);
-    const eye = add(cam.target, scale(back, cam.distance));
-    const focal = focalLength(width, height);
-    const near = cam.distance * 0.02;
-    const project = (p) => {
-      const d = sub(p, eye), depth = -dot(d, back);
-      if (depth < near) return null;
-      return [width / 2 + (focal * dot(d, right)) / depth, height / 2 - (focal * dot(d, up)) / depth, depth];
+  // A camera that looks at data.centre, which has one row or one for each frame, and that the mouse turns and moves.
+  function makeCamera(data, canvas) {
+    const camera = new T.PerspectiveCamera(), start = axes(data.camera).back;
+    camera.up.set(0, 0, 1);
+    const mouse = new T.OrbitControls(camera, canvas), centre = new T.Vector3(), moved = new T.Vector3();
+    mouse.maxPolarAngle = Math.PI / 2 + 0.2;
+    let distance = 0;
+    const reset = () => {
+      mouse.target.copy(centre);
+      camera.position.copy(centre).addScaledVector(start, distance);
+      mouse.update();
     };
-    return { project, eye, right, up, focal };
-  }
-
-  // ---- drawing ----
-
-  function polygon(pen, points) {
-    pen.moveTo(points[0][0], points[0][1]);
-    for (let i = 1; i < points.length; i++) pen.lineTo(points[i][0], points[i][1]);
-    pen.closePath();
-  }
-
-  function drawGrid(pen, look, plane, cam, step, colour) {
-    const local = turn(transpose(plane.R), sub(cam.target, plane.pos));
-    const middle = [Math.round(local[0] / step), Math.round(local[1] / step)];
-    const count = Math.max(6, Math.ceil((3 * cam.radius) / step));
-    const at = (i, j) => look.project(add(plane.pos, turn(plane.R, [(middle[0] + i) * step, (middle[1] + j) * step, 0])));
-    pen.strokeStyle = colour;
-    pen.lineWidth = 1;
-    for (let i = -count; i <= count; i++) {
-      for (let j = -count; j < count; j++) {
-        const fade = 1 - Math.hypot(i, j + 0.5) / count;
-        if (fade <= 0) continue;
-        pen.globalAlpha = (plane.light ? 0.5 : 0.9) * Math.min(1, 1.6 * fade);
-        for (const [a, b] of [[at(i, j), at(i, j + 1)], [at(j, i), at(j + 1, i)]]) {
-          if (!a || !b) continue;
-          pen.beginPath();
-          pen.moveTo(a[0], a[1]);
-          pen.lineTo(b[0], b[1]);
-          pen.stroke();
-        }
-      }
-    }
-    pen.globalAlpha = 1;
-  }
-  const transpose = (R) => [0, 1, 2].map((i) => [R[0][i], R[1][i], R[2][i]]);
-
-  function bodyFrames(actor, frame) {
-    const numbers = actor.poses[frame], frames = [];
-    for (let i = 0; i < numbers.length; i += 7) {
-      frames.push({ pos: add(numbers.slice(i, i + 3), actor.offset), R: matrix(numbers.slice(i + 3, i + 7)) });
-    }
-    return frames;
-  }
-
-  function drawShadow(pen, look, faces, plane) {
-    const n = turn(plane.R, [0, 0, 1]), slope = dot(n, LIGHT);
-    if (slope <= 0.05) return;
-    pen.beginPath();
-    for (const { points, normal } of faces) {
-      if (dot(normal, LIGHT) <= 0) continue;
-      const fallen = points.map((p) => look.project(sub(p, scale(LIGHT, dot(sub(p, plane.pos), n) / slope))));
-      if (fallen.every(Boolean) && points.every((p) => dot(sub(p, plane.pos), n) > -1e-2)) polygon(pen, fallen);
-    }
-    pen.fillStyle = "rgba(0,0,0,0.16)";
-    pen.fill("nonzero");
-  }
-
-  function facesOf(actor, frames) {
-    const faces = [];
-    for (const solid of actor.solids) {
-      const { pos, R } = frames[solid.body];
-      const placed = solid.vertices.map((v) => add(pos, turn(R, v)));
-      solid.faces.forEach((f, i) => {
-        const points = f.map((v) => placed[v]);
-        faces.push({ points, normal: turn(R, solid.normals[i]), actor });
-      });
-    }
-    return faces;
-  }
-
-  function drawFaces(pen, look, faces) {
-    const seen = [];
-    for (const face of faces) {
-      if (dot(face.normal, sub(look.eye, face.points[0])) <= 0) continue;
-      const screen = face.points.map(look.project);
-      if (screen.some((p) => !p)) continue;
-      const depth = screen.reduce((sum, p) => sum + p[2], 0) / screen.length;
-      seen.push({ screen, depth, face });
-    }
-    seen.sort((a, b) => b.depth - a.depth);
-    pen.lineWidth = 0.8;
-    pen.lineJoin = "round";
-    for (const { screen, face } of seen) {
-      const light = 0.5 + 0.5 * dot(face.normal, LIGHT);
-      pen.fillStyle = pen.strokeStyle = face.actor.shade[Math.round(31 * light)];
-      pen.beginPath();
-      polygon(pen, screen);
-      pen.fill();
-      pen.stroke();
-    }
-  }
-
-  function drawForces(pen, look, actor, frame, cam, colour) {
-    if (!actor.forces) return;
-    pen.strokeStyle = pen.fillStyle = colour;
-    pen.lineWidth = 2;
-    for (const f of actor.forces[frame]) {
-      const at = add(f.slice(0, 3), actor.offset);
-      const long = scale(f.slice(3), (0.5 * cam.radius) / (actor.weight || 1));
-      const cut = Math.min(1, (0.9 * cam.radius) / (Math.hypot(...long) || 1));
-      const from = look.project(at), to = look.project(add(at, scale(long, cut)));
-      if (!from || !to) continue;
-      const [dx, dy] = [to[0] - from[0], to[1] - from[1]], length = Math.hypot(dx, dy);
-      if (length < 3) continue;
-      const [ux, uy] = [dx / length, dy / length], head = Math.min(8, length);
-      pen.beginPath();
-      pen.moveTo(from[0], from[1]);
-      pen.lineTo(to[0] - ux * head, to[1] - uy * head);
-      pen.stroke();
-      pen.beginPath();
-      polygon(pen, [to, [to[0] - ux * head - uy * 4, to[1] - uy * head + ux * 4], [to[0] - ux * head + uy * 4, to[1] - uy * head - ux * 4]]);
-      pen.fill();
-    }
-  }
-
-  function draw(canvas, data, cam, frame) {
-    const ratio = window.devicePixelRatio || 1, width = canvas.clientWidth, height = canvas.clientHeight;
-    if (canvas.width !== Math.round(width * ratio)) canvas.width = Math.round(width * ratio);
-    if (canvas.height !== Math.round(height * ratio)) canvas.height = Math.round(height * ratio);
-    const pen = canvas.getContext("2d"), style = getComputedStyle(canvas);
-    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    pen.clearRect(0, 0, width, height);
-    cam.distance = cam.zoom * fit(data, width, height);
-    cam.target = add(data.centre[Math.min(frame, data.centre.length - 1)], cam.pan);
-    const look = view(cam, width, height);
-    const frames = data.actors.map((actor) => bodyFrames(actor, frame));
-    const faces = data.actors.flatMap((actor, i) => facesOf(actor, frames[i]));
-    const planes = data.actors.flatMap((actor, i) => actor.planes.map((p) => placePlane(p, frames[i][p.body], actor)));
-    const floor = planes[0] || { pos: [0, 0, data.floor], R: matrix([1, 0, 0, 0]), light: true };
-    drawGrid(pen, look, floor, cam, data.square, style.getPropertyValue("--grid"));
-    drawShadow(pen, look, faces, floor);
-    drawFaces(pen, look, faces);
-    data.actors.forEach((actor) => drawForces(pen, look, actor, frame, cam, style.getPropertyValue("--force")));
-  }
-
-  function placePlane(plane, frame, actor) {
-    const R = transpose(transpose(plane.R).map((column) => turn(frame.R, column)));
-    return { pos: sub(add(frame.pos, turn(frame.R, plane.pos)), actor.offset), R };
+    const resize = (width, height) => {
+      const last = distance;
+      distance = fit(data, width, height);
+      camera.aspect = width / height;
+      camera.fov = (360 / Math.PI) * Math.atan(height / 2 / focalLength(width, height));
+      Object.assign(camera, { near: 0.02 * distance, far: 60 * distance });
+      Object.assign(mouse, { minDistance: 0.1 * distance, maxDistance: 15 * distance });
+      camera.updateProjectionMatrix();
+      if (!last) reset();
+      else camera.position.sub(mouse.target).multiplyScalar(distance / last).add(mouse.target);
+    };
+    const go = (frame) => {
+      moved.fromArray(data.centre[Math.min(frame, data.centre.length - 1)]).sub(centre);
+      centre.add(moved);
+      mouse.target.add(moved);
+      camera.position.add(moved);
+    };
+    centre.fromArray(data.centre[0]);
+    return { camera, mouse, resize, go, reset };
   }
 
   // ---- the element: canvas, button, slider, mouse ----
@@ -297,12 +286,12 @@
   }
 
   function controls(root, data) {
-    const canvas = make("canvas", "", root, { tabindex: 0, "aria-label": "drag to turn, wheel to zoom" });
+    const canvas = make("canvas", "", root, { tabindex: 0, "aria-label": "drag to turn, wheel to zoom, right button to move" });
     const legend = make("div", "legend", root);
     for (const actor of data.actors) {
       if (!actor.label) continue;
       const item = make("span", "", legend);
-      make("i", "", item).style.background = actor.colour;
+      if (data.actors.length > 1) make("i", "", item).style.background = actor.colour;
       item.append(actor.label);
     }
     const bar = make("div", "bar", root);
@@ -317,44 +306,42 @@
     return { canvas, button, slider, speed, clock };
   }
 
-  function steer(canvas, cam, redraw) {
-    const start = { ...cam };
-    const held = new Map();
-    canvas.addEventListener("pointerdown", (e) => {
-      held.set(e.pointerId, [e.clientX, e.clientY]);
-      canvas.setPointerCapture(e.pointerId);
-    });
-    const release = (e) => held.delete(e.pointerId);
-    canvas.addEventListener("pointerup", release);
-    canvas.addEventListener("pointercancel", release);
-    canvas.addEventListener("pointermove", (e) => {
-      const last = held.get(e.pointerId);
-      if (!last) return;
-      const [dx, dy] = [e.clientX - last[0], e.clientY - last[1]];
-      held.set(e.pointerId, [e.clientX, e.clientY]);
-      if (e.shiftKey || e.buttons === 2 || held.size > 1) {
-        const look = view(cam, canvas.clientWidth, canvas.clientHeight), k = cam.distance / look.focal;
-        cam.pan = add(cam.pan, add(scale(look.right, -dx * k), scale(look.up, dy * k)));
-      } else {
-        cam.azimuth -= dx * 0.008;
-        cam.elevation = Math.min(1.55, Math.max(-0.2, cam.elevation + dy * 0.008));
-      }
-      redraw();
-    });
-    canvas.addEventListener("wheel", (e) => {
-      e.preventDefault();
-      cam.zoom = Math.min(15, Math.max(0.1, cam.zoom * Math.exp(e.deltaY * 0.001)));
-      redraw();
-    }, { passive: false });
-    canvas.addEventListener("contextmenu", (e) => e.preventDefault());
-    canvas.addEventListener("dblclick", () => { Object.assign(cam, start); redraw(); });
+  // Draws a frame of an element; the scene is built when it is first seen.
+  function painter(canvas, data) {
+    let stage = null;
+    const view = makeCamera(data, canvas);
+    const size = () => {
+      const ratio = window.devicePixelRatio || 1;
+      const [width, height] = [Math.round(canvas.clientWidth * ratio), Math.round(canvas.clientHeight * ratio)];
+      if (canvas.width === width && canvas.height === height && stage) return;
+      Object.assign(canvas, { width, height });
+      view.resize(canvas.clientWidth, canvas.clientHeight);
+    };
+    const draw = (frame) => {
+      if (!canvas.clientWidth || !canvas.clientHeight) return;
+      size();
+      stage = stage || build(data);
+      const style = getComputedStyle(canvas), { target } = view.mouse;
+      stage.force.color.set(style.getPropertyValue("--force").trim());
+      for (const { material } of stage.floors) material.color.set(style.getPropertyValue("--grid").trim());
+      pose(stage, frame);
+      view.go(frame);
+      for (const { follow } of stage.floors) follow(target);
+      stage.sun.target.position.copy(target);
+      stage.sun.position.copy(target).addScaledVector(LIGHT, 4 * stage.radius);
+      paint(canvas, stage.scene, view.camera);
+    };
+    return { draw, view };
   }
 
   function start(root) {
+    if (!shared()) {
+      make("p", "lacking", root).textContent = MISSING;
+      return;
+    }
     const data = JSON.parse(root.querySelector("script").textContent);
-    data.actors.forEach(prepare);
     const { canvas, button, slider, speed, clock } = controls(root, data);
-    const cam = camera(data), end = data.time.at(-1);
+    const { draw, view } = painter(canvas, data), end = data.time.at(-1);
     let now = 0, playing = false, visible = false, last = null, asked = false;
 
     const frameAt = (t) => {
@@ -367,9 +354,9 @@
     };
     const redraw = () => {
       const frame = frameAt(now);
-      draw(canvas, data, cam, frame);
       slider.value = frame;
       clock.textContent = `${data.time[frame].toFixed(2)} / ${end.toFixed(2)} s`;
+      if (visible) draw(frame);
     };
     const ask = () => {
       if (!asked) requestAnimationFrame(tick);
@@ -377,12 +364,14 @@
     };
     const tick = (stamp) => {
       asked = false;
-      if (!playing || !visible) { last = null; return; }
-      if (last !== null) now += ((stamp - last) / 1000) * Number(speed.value);
-      last = stamp;
-      if (now > end + 0.6) now = 0;
+      if (!visible) { last = null; return; }
+      if (playing) {
+        if (last !== null) now += ((stamp - last) / 1000) * Number(speed.value);
+        last = stamp;
+        if (now > end + 0.6) now = 0;
+        ask();
+      }
       redraw();
-      ask();
     };
     const play = (on) => {
       playing = on;
@@ -392,13 +381,15 @@
     };
     button.addEventListener("click", () => play(!playing));
     canvas.addEventListener("keydown", (e) => { if (e.key === " ") { e.preventDefault(); play(!playing); } });
+    canvas.addEventListener("contextmenu", (e) => e.preventDefault());
+    canvas.addEventListener("dblclick", () => { view.reset(); ask(); });
     slider.addEventListener("input", () => { play(false); now = data.time[Number(slider.value)]; redraw(); });
-    steer(canvas, cam, redraw);
-    new ResizeObserver(redraw).observe(canvas);
-    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+    view.mouse.addEventListener("change", ask);
+    new ResizeObserver(ask).observe(canvas);
+    window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", ask);
     new IntersectionObserver(([entry]) => {
       visible = entry.isIntersecting;
-      if (visible && playing) ask();
+      if (visible) ask();
     }).observe(canvas);
     play(!window.matchMedia("(prefers-reduced-motion: reduce)").matches);
     redraw();

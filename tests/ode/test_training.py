@@ -1,0 +1,178 @@
+"""Systems from recordings: grids of irregular times, training against closed forms, files, checkpoints, recipes."""
+
+import itertools
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jaxtyping import Array, Float
+from scipy.signal import cont2discrete
+
+import flexor as fx
+from flexor.ode.series import pieces
+
+
+class Decay(fx.ode.AbstractSystem):
+    """dx/dt = a x + b u, y = x."""
+
+    ab: Float[Array, "2"]
+
+    def rate(self, t, x, u):
+        return self.ab[0] * x + self.ab[1] * u
+
+    def output(self, x, u):
+        return x
+
+
+def recording(seed, rows=60, a=-0.8, b=0.5):
+    """The exact motion under a held input that changes at times of its own, at irregular times; a third is not measured."""
+    rng = np.random.default_rng(seed)
+    clock = np.arange(30) * 0.31
+    u = rng.normal(size=(30, 1))
+    fine = np.union1d(clock, np.sort(rng.uniform(0, 8.9, rows)))
+    x, xs = 1.0, [1.0]
+    for t0, t1 in itertools.pairwise(fine):
+        A, B, *_ = cont2discrete(tuple(np.array([[v]]) for v in (a, b, 1.0, 0.0)), t1 - t0)
+        x = float(A[0, 0]) * x + float(B[0, 0]) * u[np.searchsorted(clock, t0, side="right") - 1, 0]
+        xs.append(x)
+    keep = ~np.isin(fine, clock)
+    keep[0] = True
+    values = np.array(xs)[keep, None]
+    values[rng.uniform(size=len(values)) < 0.3] = np.nan
+    values[0] = 1.0
+    return fx.ode.Series(fine[keep], values, u, clock, name=f"decay{seed}")
+
+
+LM = fx.ode.Training(length=30, stride=200, steps=8, method="levenberg-marquardt", every=2)
+
+
+def test_a_known_structure_is_found_from_irregular_samples_with_gaps():
+    """Inputs that change between samples are exact in the grid, so that what is left is RK4: (0.8 x 0.3)^5 / 120 a step."""
+    start = fx.ode.Parts(Decay(jnp.array([-0.2, 0.1])), fx.ode.Measured())
+    found = fx.ode.fit(start, [recording(0), recording(1)], LM, validation=[recording(2)])
+    np.testing.assert_allclose(found.system.ab, [-0.8, 0.5], rtol=1e-4)
+    history = found.card["stages"][0]["history"]
+    assert history[-1]["validation"] < 1e-4
+    seen = recording(2)
+    error = (found.simulate(seen) - seen.values)[1:]
+    assert np.nanmax(np.abs(error)) < 1e-4
+
+
+def test_missing_values_do_not_count_and_linear_inputs_go_linearly():
+    time = np.array([0.0, 1.0, 2.0])
+    series = fx.ode.Series(time, [[0.0], [np.nan], [5.0]], [[0.0], [2.0]], [0.0, 1.5], held=False)
+    whole = series.grid()
+    np.testing.assert_array_equal(whole.t, [0, 1, 1.5, 2])
+    np.testing.assert_array_equal(whole.seen[:, 0], [1, 0, 0, 1])
+    np.testing.assert_allclose(whole.u0[:, 0], [0, 4 / 3, 2])
+    np.testing.assert_allclose(whole.u1[:, 0], [4 / 3, 2, 2])
+    sums = fx.ode.Ode(fx.ode.Parts(Decay(jnp.array([0.0, 1.0])), fx.ode.Measured()))
+    np.testing.assert_allclose(sums.simulate(series)[:, 0], [0, 2 / 3, 1.5 + 1.0], atol=1e-12)  # RK4 is exact for lines
+
+
+def test_numbers_that_cannot_be_used_are_named():
+    time = np.arange(3.0)
+    with pytest.raises(ValueError, match="'series': `time` must increase"):
+        fx.ode.Series([0.0, 0.0, 1.0], np.zeros((3, 1)))
+    with pytest.raises(ValueError, match="'series': the input of row 1 is not finite"):
+        fx.ode.Series(time, np.zeros((3, 1)), [[0.0], [np.nan], [0.0]])
+    with pytest.raises(ValueError, match="its inputs begin 1 s after its values"):
+        fx.ode.Series(time, np.zeros((3, 1)), np.zeros((2, 1)), [1.0, 2.0])
+    with pytest.raises(ValueError, match="'series' has 3 rows, too few for 2 of the past and 5 more"):
+        pieces([fx.ode.Series(time, np.zeros((3, 1)))], 2, 5, 1)
+    with pytest.raises(ValueError, match="a stage has no 'lenght'; it has length"):
+        fx.ode.Recipe.of({"stages": [{"lenght": 3}]})
+    with pytest.raises(ValueError, match="there is no method 'sgd'"):
+        fx.ode.Training(method="sgd")
+
+
+def oscillation(seed, rows=200):
+    """A damped oscillator of which only the position is measured."""
+    rng = np.random.default_rng(seed)
+    A, B, C, _D, _ = cont2discrete(tuple(map(np.array, ([[0.0, 1], [-4, -0.4]], [[0.0], [1]], [[1.0, 0]], [[0.0]]))), 0.2)
+    u, x, y = np.repeat(rng.normal(size=(rows // 5, 1)), 5, axis=0), np.zeros(2), []
+    for k in range(rows):
+        y.append(C @ x)
+        x = A @ x + B @ u[k]
+    return fx.ode.Series(np.arange(rows) * 0.2, np.array(y), u, name=f"oscillation{seed}")
+
+
+RECIPE = fx.ode.Recipe(
+    states=2, width=4, past=4, time=0.5, seed=1,
+    stages=(fx.ode.Training(length=20, stride=4, steps=400, batch=16, rate=2e-2, continuity=0.1, every=200),),
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("ode")
+    return fx.ode.train([oscillation(0)], RECIPE, out=folder), folder
+
+
+def test_unmeasured_states_come_from_the_past(trained):
+    """Training lowers the error of free runs on a recording that it has not seen to a third of the fresh network's."""
+    made, _ = trained
+    unseen = oscillation(7)
+
+    def error(ode):
+        return float(np.sqrt(np.nanmean((ode.simulate(unseen) - unseen.values) ** 2)))
+
+    fresh = fx.ode.Ode(RECIPE.build([fx.ode.Series.of(oscillation(0)).between(0, 160)]))
+    assert error(made) < error(fresh) / 3
+    assert np.isnan(made.simulate(unseen)[:3]).all()
+    assert made.card["recipe"]["past"] == 4
+    assert [row["step"] for row in made.card["stages"][0]["history"]] == [200, 400]
+
+
+def test_interrupted_training_resumes_to_the_same_bits(trained, tmp_path):
+    """Ctrl-C after 30 steps, then the same call again."""
+    made, folder = trained
+
+    def stop(done, total, error):
+        if done == 30:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fx.ode.train([oscillation(0)], RECIPE, out=tmp_path, progress=stop)
+    steps = []
+    again = fx.ode.train([oscillation(0)], RECIPE, out=tmp_path, progress=lambda done, total, error: steps.append(done))
+    assert steps[0] == 30 or steps[0] == 31
+    for x, y in zip(jax.tree.leaves(made.parts), jax.tree.leaves(again.parts), strict=True):
+        np.testing.assert_array_equal(x, y)
+    with pytest.raises(ValueError, match="belongs to another training run"):
+        fx.ode.train([oscillation(1)], RECIPE, out=folder)
+
+
+def test_artefacts_open_to_the_same_bits_and_are_checked(trained, tmp_path):
+    made, _ = trained
+    again = fx.open(made.save(tmp_path / "ode"))
+    np.testing.assert_array_equal(again.simulate(oscillation(3)), made.simulate(oscillation(3)))
+    assert again.card["recipe"]["states"] == 2
+    (tmp_path / "ode" / "arrays.safetensors").write_bytes(b"x")
+    with pytest.raises(ValueError, match="was altered after it was written"):
+        fx.open(tmp_path / "ode")
+    own = fx.ode.Ode(fx.ode.Parts(Decay(jnp.array([-1.0, 1.0])), fx.ode.Measured()))
+    with pytest.raises(TypeError, match="Name classes of your own"):
+        own.save(tmp_path / "own")
+    kept = fx.open(own.save(tmp_path / "own", classes=[Decay]), classes=[Decay])
+    np.testing.assert_array_equal(kept.system.ab, own.system.ab)
+
+
+def test_a_fresh_correction_changes_nothing_and_a_robot_is_a_system():
+    known = Decay(jnp.array([-0.8, 0.5]))
+    both = [fx.ode.Parts(s, fx.ode.Measured()) for s in (known, fx.ode.Corrected.build(known, (1.0,), (1.0,), (1.0,)))]
+    runs = [fx.ode.Ode(p).simulate(recording(4)) for p in both]
+    np.testing.assert_array_equal(*runs)
+    model = fx.load("double_pendulum")
+    sim = fx.Simulator(model, fx.ode.OdeSolver(), dt=0.02)
+    run = sim.rollout(sim.reset(jnp.array([0.4, -0.2])), steps=5)
+    values = np.concatenate([run.q, run.qd], axis=1)
+    robot = fx.ode.Robot(model, fx.ode.OdeSolver(fx.ode.lagrangian(model, width=2)))
+    series = fx.ode.Series(np.asarray(run.time), values, np.zeros((6, model.nu)))
+    rigid = fx.ode.Ode(fx.ode.Parts(fx.ode.Robot(model, fx.ode.OdeSolver()), fx.ode.Measured()))
+    np.testing.assert_allclose(rigid.simulate(series), values, atol=1e-12)
+    marks = robot.trainable()
+    assert not any(jax.tree.leaves(marks.model))
+    assert len(jax.tree.leaves(eqx.filter(robot, marks))) == len(jax.tree.leaves(robot.solver))
