@@ -14,25 +14,28 @@ PAST = 24  # samples, of which those count that are not much older than RECENT
 RECENT, SLOW = 0.02, 0.1  # s; rad/s below which motion is slow for the network
 SPEED, TORQUE = 10.0, 3.0  # rad/s, N m: sizes of what the network reads
 PUSH = 0.3  # N m: size of what it adds
-NUMBERS = 13
+NUMBERS = 17
+UNKNOWN = (1e-3, 1e-3, 1e-3, 1e-3)  # e and m, which the makers do not have: next to nothing
+SLIDING = 0.3  # rad/s at which static friction is gone
 
 
 class Links(fx.ode.AbstractSystem):
     """x = (q1, q2, v1, v2), u the measured torques:
 
-        M(q) dv/dt = c u - C(q, v) v - G(q) - b v - f arctan(s v) + network
+        M(q) dv/dt = c u - C(q, v) v - G(q) - b v - F arctan(s v) + network
+        F = f + m |u| + e exp(-(v / SLIDING)^2)
         M = [[A + 2 K cos q2, B + K cos q2 - n R], [., B + n^2 R]],  G = g [P sin q1 + Q sin(q1 + q2), Q sin(q1 + q2)]
 
     Attributes:
-        base: A, B, K, R (kg m^2), P, Q (kg m), b1, b2 (N m s), f1, f2 (N m), s1, s2 (s/rad) and the torques' gain c, as they
-            were at the start.
+        base: A, B, K, R (kg m^2), P, Q (kg m), b1, b2 (N m s), f1, f2, e1, e2 (N m), m1, m2, s1, s2 (s/rad) and the torques'
+            gain c, as they were at the start.
         z: logarithms of how they have changed.
         offset: torque at rest, N m.
         net: the network, of sin q, cos q, v, the direction of v and u; None: none.
     """
 
-    base: Float[Array, "13"]
-    z: Float[Array, "13"]
+    base: Float[Array, "17"]
+    z: Float[Array, "17"]
     offset: Float[Array, "2"]
     net: Perceptron | None = None
 
@@ -43,7 +46,22 @@ class Links(fx.ode.AbstractSystem):
         gear, lever = p["gr"], p["m2"] * p["r2"]
         A = p["I1"] + p["I2"] + p["m2"] * p["l1"] ** 2 + (gear**2 + 1) * p["Ir"]
         P = p["m1"] * p["r1"] + p["m2"] * p["l1"]
-        base = [A, p["I2"], p["l1"] * lever, p["Ir"], P, lever, p["b1"], p["b2"], p["cf1"], p["cf2"], 100.0, 100.0, 1.0]
+        base = [
+            A,
+            p["I2"],
+            p["l1"] * lever,
+            p["Ir"],
+            P,
+            lever,
+            p["b1"],
+            p["b2"],
+            p["cf1"],
+            p["cf2"],
+            *UNKNOWN,
+            100.0,
+            100.0,
+            1.0,
+        ]
         return Links(jnp.asarray(base), jnp.zeros(NUMBERS), jnp.zeros(2))
 
     def settled(self) -> "Links":
@@ -57,12 +75,14 @@ class Links(fx.ode.AbstractSystem):
         return Links(self.base, self.z, self.offset, net)
 
     def rate(self, t: Array, x: Array, u: Array) -> Array:
-        A, B, K, R, P, Q, b1, b2, f1, f2, s1, s2, c = self.base * jnp.exp(self.z)
+        A, B, K, R, P, Q, b1, b2, f1, f2, e1, e2, m1, m2, s1, s2, c = self.base * jnp.exp(self.z)
         gear, gravity = 6.0, 9.81
         (q1, q2), v = x[:2], x[2:]
         kc, ks = K * jnp.cos(q2), K * jnp.sin(q2)
         tip = Q * jnp.sin(q1 + q2)
-        force = c * u + self.offset - jnp.stack([b1, b2]) * v - jnp.stack([f1, f2]) * jnp.arctan(jnp.stack([s1, s2]) * v)
+        friction = jnp.stack([f1, f2]) + jnp.stack([m1, m2]) * jnp.abs(u)
+        friction = friction + jnp.stack([e1, e2]) * jnp.exp(-((v / SLIDING) ** 2))
+        force = c * u + self.offset - jnp.stack([b1, b2]) * v - friction * jnp.arctan(jnp.stack([s1, s2]) * v)
         force = force + ks * jnp.stack([2 * v[0] * v[1] + v[1] ** 2, -(v[0] ** 2)])
         force = force - gravity * jnp.stack([P * jnp.sin(q1) + tip, tip])
         if self.net is not None:

@@ -40,7 +40,7 @@ class Plan(NamedTuple):
     first: int = 12
     second: int = 10
     network: int = 15
-    box: int = 3000
+    box: int = 1000
     rows: int = 0  # of the training record; 0: all
     test: int = 0
 

@@ -3,7 +3,7 @@
 1. The structure (`_tanks.Tanks`: Bernoulli's law, overflow, a sensor that saturates), its eleven numbers and the state's encoder
    fitted to the first three quarters of the estimation record by multiple shooting and Levenberg-Marquardt.
 2. A network of six neurons on its rates, from ten seeds, trained likewise with a ridge.
-3. A black box in state space from the same seeds, for comparison.
+3. A black box in state space from six seeds, for comparison.
 
 The last quarter of the estimation record chooses the weights of every training (the best step). The test record is only scored;
 its first 5 outputs find the start and do not count. `--evaluate FILE` scores the saved models on any file of the same layout.
@@ -37,6 +37,7 @@ class Plan(NamedTuple):
     """How much is done: steps on stretches of 100, 400 and, with the network, 200 samples."""
 
     seeds: int = 10
+    boxes: int = 6
     first: int = 40
     second: int = 30
     network: int = 30
@@ -44,7 +45,7 @@ class Plan(NamedTuple):
     stride: int = 10
 
 
-QUICK = Plan(seeds=1, first=4, second=2, network=2, box=2, stride=60)
+QUICK = Plan(seeds=1, boxes=1, first=4, second=2, network=2, box=2, stride=60)
 
 
 def series(path: Path, part: str) -> fx.ode.Series:
@@ -110,7 +111,7 @@ def measure(options: Any) -> Result:
     fitting = Fitting(series(path, "est"), options.out / ("quick" if options.quick else "full"), plan)
     known = fitting.structure()
     networks = [fitting.network(known, seed) for seed in range(plan.seeds)]
-    boxes = [fitting.black_box(seed) for seed in range(plan.seeds)]
+    boxes = [fitting.black_box(seed) for seed in range(plan.boxes)]
     folder = options.out / ("quick_models" if options.quick else "models")
     folder.mkdir(parents=True, exist_ok=True)
     for seed, made in enumerate(networks):

@@ -5,11 +5,12 @@ from flexor.adapt.change import Alarm, Conformal, Detector
 from flexor.adapt.estimator import AbstractEstimator, AbstractRunning, Innovation
 from flexor.adapt.event import Event
 from flexor.adapt.history import History
+from flexor.adapt.horizon import MovingHorizon
 from flexor.adapt.kalman import Kalman
 from flexor.adapt.rls import MomentumRLS
 from flexor.adapt.stream import Sample, Stream
 
-ESTIMATORS: dict[str, type[AbstractEstimator]] = {c.__name__: c for c in (MomentumRLS, Kalman)}
+ESTIMATORS: dict[str, type[AbstractEstimator]] = {c.__name__: c for c in (MomentumRLS, Kalman, MovingHorizon)}
 """By name, for configurations."""
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Innovation",
     "Kalman",
     "MomentumRLS",
+    "MovingHorizon",
     "Sample",
     "Stream",
 ]

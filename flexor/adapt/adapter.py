@@ -126,6 +126,7 @@ class Adapter:
         if sample is not None:
             self.time = sample.time
             found = self.running.take(sample)
+            self.stream.counts["restart"] = self.running.restarts
             if found is not None:
                 self._innovation = found
                 alarm = self._watched(found)

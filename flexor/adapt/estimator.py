@@ -36,6 +36,8 @@ class AbstractRunning(abc.ABC):
     predicted: tuple[str, ...]
     delay: float = 0.0
     """By how much an innovation looks back, in s."""
+    restarts: int = 0
+    """How often its numbers broke down and it began anew."""
 
     @abc.abstractmethod
     def take(self, sample: Sample) -> Innovation | None:

@@ -35,12 +35,14 @@ class Kalman(AbstractEstimator):
         disturbance: what accelerations the model misses, as a random walk of velocities: rad/s (m/s) after a second.
         wander: random walk of z after a second; one unit of z is about 100 %.
         iterations: linearisations of a step; 1 is the extended Kalman filter.
+        jitter: deviation of a sample's time from its stamp, in s: the motion in that time is noise.
         spread: deviation of z at the start and after a change.
     """
 
     disturbance: float = 0.05
     wander: float = 1e-3
     iterations: int = 2
+    jitter: float = 0.0
     spread: float = 1.0
 
     def estimable(self, model: Model, name: str) -> bool:
@@ -114,7 +116,7 @@ class RunningKalman(AbstractRunning):
         self._iq, self._iqd = t.q, t.qd
         self._start = [np.array(x) for x in jax.tree.leaves(sim.reset())]
         self._leaves = [x.copy() for x in self._start]
-        self.nv, self.z = sim.model.nv, place.start.copy()
+        self.nv, self.z, self._first_z = sim.model.nv, place.start.copy(), place.start.copy()
         self._prior = np.full(place.size, options.spread) if prior is None else options.spread * prior
         n = 2 * self.nv + place.size
         self.P = np.zeros((n, n))
@@ -142,11 +144,23 @@ class RunningKalman(AbstractRunning):
         self.P[m:, m:] = np.diag(self._prior**2)
 
     def take(self, sample: Sample) -> Innovation | None:
+        F = None
         if sample.new:
             self._begin()
-            return self._updated(sample.y, [x.copy() for x in self._leaves], None, sample)
-        leaves, F = self.step(self._leaves, sample.before, sample.step, self.z)
-        return self._updated(sample.y, leaves, F, sample)
+            leaves = [x.copy() for x in self._leaves]
+        else:
+            leaves, F = self.step(self._leaves, sample.before, sample.step, self.z)
+        try:
+            found = self._updated(sample.y, leaves, F, sample)
+            if np.isfinite(self.P).all() and np.isfinite(self.z).all():
+                return found
+        except np.linalg.LinAlgError:
+            pass
+        self.restarts += 1  # the numbers broke down: everything begins anew
+        self.z = self._first_z.copy()
+        self._begin()
+        self.forget()
+        return None
 
     def _begin(self) -> None:
         """Nothing is known of the state, but what was learnt of z stays."""
@@ -156,13 +170,16 @@ class RunningKalman(AbstractRunning):
         self.P[:, :m] = 0.0
         self.P[:m, :m] = UNSEEN**2 * np.eye(m)
 
-    def _process(self, step: float) -> np.ndarray:
-        """Covariance of what happens in a step beyond the model."""
+    def _process(self, step: float, leaves: Any) -> np.ndarray:
+        """Covariance of what happens in a step beyond the model, which leads to `leaves`."""
         nv = self.nv
         a, w = self.options.disturbance**2 * step, self.options.wander**2 * step
         Q = np.diag(np.concatenate([np.full(nv, a * step**2 / 3), np.full(nv, a), np.full(len(self.z), w)]))
         i = np.arange(nv)
         Q[i, nv + i] = Q[nv + i, i] = a * step / 2
+        if self.options.jitter:
+            rate = np.concatenate([leaves[self._iqd], (leaves[self._iqd] - self._leaves[self._iqd]) / step])
+            Q[: 2 * nv, : 2 * nv] += self.options.jitter**2 * np.outer(rate, rate)
         return Q
 
     def _updated(self, y: np.ndarray, leaves: Any, F: np.ndarray | None, sample: Sample) -> Innovation | None:
@@ -176,7 +193,7 @@ class RunningKalman(AbstractRunning):
                 moved[self._iq] = self._integrate(first[self._iq], shift[: self.nv])[0].copy()
                 moved[self._iqd] = first[self._iqd] + shift[self.nv : 2 * self.nv]
                 leaves, F = self.step(moved, sample.before, sample.step, z0 + shift[2 * self.nv :])
-            P = P0 if F is None else F @ P0 @ F.T + self._process(sample.step)
+            P = P0 if F is None else F @ P0 @ F.T + self._process(sample.step, leaves)
             mean = np.zeros(n) if F is None else -F @ shift  # displacement from `leaves` (and from z at the linearisation)
             e, R, H = self.readings(leaves[self._iq], leaves[self._iqd], y)
             e = e - mean[H]

@@ -11,6 +11,7 @@ A sample is a time, readings and inputs. Samples arrive in the order of the netw
     saturated      a reading at or beyond the end of its sensor's range                   left out
     bad input      an input that is not a number                                          the last one is held
     bad time       a time that is not a number                                            ignored
+    restart        the estimator's numbers broke down                                     it begins anew
 
 Memory is constant: the last sample and the counts.
 """
@@ -22,7 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-KINDS = ("accepted", "duplicate", "late", "lost", "gap", "clock jump", "not measured", "saturated", "bad input", "bad time")
+KINDS = ("accepted", "duplicate", "late", "lost", "gap", "clock jump", "not measured", "saturated", "bad input", "bad time",
+         "restart")  # fmt: skip
 
 
 class Sample(NamedTuple):

@@ -17,6 +17,7 @@ from flexor.cli import (
     identify,
     info,
     nerd,
+    ode,
     plan,
     play,
     simulate,
@@ -81,6 +82,7 @@ app.command()(evaluate.evaluate)
 app.command()(view.view)
 app.command()(demo.demo)
 app.add_typer(nerd.app, name="nerd")
+app.add_typer(ode.app, name="ode")
 
 
 def _show_version(wanted: bool) -> None:

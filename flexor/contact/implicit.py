@@ -48,11 +48,17 @@ from flexor.dynamics.kept import kept
 from flexor.simd import eliminate
 from flexor.spatial import dot, matmul, matvec, take
 
-WRITTEN_OUT = 32  # degrees of freedom up to which an elimination is written out, its zeros found
-SWEEPS = (12, 96)  # sweeps in the first iteration, doubled from one to the next, and at most
 DISCS = (slice(1, 3), *SPINS)  # rows of a contact whose impulses lie in a disc each
-NEWTON = 3  # Newton steps in an iteration
-STALE = 5  # iterations without progress after which there is no hope of any
+
+
+class Effort(NamedTuple):
+    """How long the solver goes on: see the fields of these names of `NCP`."""
+
+    iterations: int
+    tolerance: float
+    sweeps: tuple[int, int]
+    newton_steps: int
+    patience: int
 
 
 class Solution(NamedTuple):
@@ -74,18 +80,18 @@ class _Point(NamedTuple):
     error: Array
 
 
-@partial(jax.custom_jvp, nondiff_argnums=(0, 1))
-def solve_implicitly(iterations: int, tolerance: float, p: Problem, start: tuple[Array, Array]) -> Solution:
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def solve_implicitly(effort: Effort, p: Problem, start: tuple[Array, Array]) -> Solution:
     """The velocity with the impulses that obey all laws, from the impulses `start`."""
     x, y = start
     if not len(p.cones.wanted) and not len(p.rows.wanted):
         return Solution(p.free, x, y, jnp.zeros((), x.dtype), jnp.zeros((), int))
     scales = scales_of(p)
-    floor = jnp.maximum(tolerance, 16 * jnp.finfo(p.free.dtype).eps * (1 + jnp.max(jnp.abs(p.free))))
+    floor = jnp.maximum(effort.tolerance, 16 * jnp.finfo(p.free.dtype).eps * (1 + jnp.max(jnp.abs(p.free))))
 
     def iterate(carry: tuple[_Point, _Point, Array, Array]) -> tuple[_Point, _Point, Array, Array]:
         now, before, count, stale = carry
-        sweeps, own = jnp.minimum(SWEEPS[0] * 2**count, SWEEPS[1]), bolder(scales, count)
+        sweeps, own = jnp.minimum(effort.sweeps[0] * 2**count, effort.sweeps[1]), bolder(scales, count)
         _, x, y = lax.fori_loop(0, sweeps, lambda _, z: sweep(p, own, *z), now[:3])
         swept = _point(p, scales, x, y)
 
@@ -94,12 +100,12 @@ def solve_implicitly(iterations: int, tolerance: float, p: Problem, start: tuple
             return now, _best(p, now, inner[1]), inner[2] + 1
 
         start = (swept, _best(p, swept, before), jnp.zeros((), int))
-        now, best, _ = lax.while_loop(lambda c: (c[2] < NEWTON) & (c[1].error > floor), descend, start)
+        now, best, _ = lax.while_loop(lambda c: (c[2] < effort.newton_steps) & (c[1].error > floor), descend, start)
         # sweeps go on from where they were, unless Newton's method came closer
         return _best(p, now, swept), best, count + 1, jnp.where(best.error < 0.9 * before.error, 0, stale + 1)
 
     def unsolved(carry: tuple[_Point, _Point, Array, Array]) -> Array:
-        return (carry[2] < iterations) & (carry[3] < STALE) & (carry[1].error > floor)
+        return (carry[2] < effort.iterations) & (carry[3] < effort.patience) & (carry[1].error > floor)
 
     first, zero = _point(p, scales, x, y), jnp.zeros((), int)
     _, best, count, _ = lax.while_loop(unsolved, iterate, (first, first, zero, zero))
@@ -305,17 +311,17 @@ def _newton_step(p: Problem, scales: Scales, u: Array, x: Array, y: Array) -> tu
     return dx, dy
 
 
-def _eliminate(H: Array) -> list[tuple[Array, Array, Array]]:
+def _eliminate(H: Array, written_out: int = 32) -> list[tuple[Array, Array, Array]]:
     """Pivots (inverted), rows and columns of an elimination without row exchanges, leaves of the tree first, where M's
     branches bring no fill-in.
 
     Friction makes H unsymmetric, so a pivot may vanish though H is regular. Lanes cannot exchange rows each as it likes; a pivot
     that is nothing beside its row is moved away from zero instead (Li & Demmel 1998), and what solves with the factors corrects
-    for it.
+    for it. Up to `written_out` degrees of freedom the program is written out, its zeros found; beyond it is a loop.
     """
     H = H[::-1, ::-1]
     factors, least = [], float(jnp.finfo(H.dtype).eps) ** 0.75
-    if len(H) > WRITTEN_OUT:
+    if len(H) > written_out:
         packed = eliminate(H, least)
         return [(packed[k, k], packed[k, k + 1 :], packed[k + 1 :, k]) for k in range(len(H))]
     while len(H):
@@ -339,12 +345,12 @@ def _substitute(factors: list[tuple[Array, Array, Array]], b: Array) -> Array:
 
 
 @solve_implicitly.defjvp
-def _solve_jvp(iterations: int, tolerance: float, primals: Any, tangents: Any) -> Any:
+def _solve_jvp(effort: Effort, primals: Any, tangents: Any) -> Any:
     """Tangents of velocity and impulses: what the data contribute, b = M dfree - dM (u - free) + dJ^T x and r, then as in
     `_newton_step`, once more for the error that rounding and Newton's own compliance leave."""
     p, start = primals
     dp: Problem = tangents[0]
-    u, x, y, error, count = (kept(z) for z in solve_implicitly(iterations, tolerance, p, start))
+    u, x, y, error, count = (kept(z) for z in solve_implicitly(effort, p, start))
     scales = scales_of(p)
     contact, row = _laws(p, scales, u, x, y)
     respond = _responses(p, scales, contact, row)

@@ -32,7 +32,7 @@ from flexor.contact.adhesion import pulled
 from flexor.contact.contact import AbstractContact, FreeStep, Instant, Loads, Outcome
 from flexor.contact.contacts import Contacts, contact_velocity, jacobian_of_one, no_contacts, senses, tapped
 from flexor.contact.detect import candidates, detect
-from flexor.contact.implicit import Solution, solve_implicitly
+from flexor.contact.implicit import Effort, Solution, solve_implicitly
 from flexor.contact.laws import soft
 from flexor.contact.near import Found, matched, near_contacts, places
 from flexor.contact.problem import Cones, Problem, generalised_impulse, visit, visit_rows
@@ -76,14 +76,22 @@ class _Assembled(NamedTuple):
 class NCP(AbstractContact):
     """Impulse-level contact. The solution ends after `iterations`, or when the laws hold to `tolerance` in m/s (or to rounding).
     `warm_start=False` starts every step from zero impulses. Overlap is never pushed out faster than `push_out` in m/s. A robot
-    with more than `most` candidates (by default 32; meshes have one for each corner) has a list of contacts instead, found anew
-    in each step (`near.places`); `Impulses.left_out` counts those that found no place in it."""
+    with more than `most` candidates (where None: `separate`; meshes have one for each corner) has a list of contacts instead,
+    found anew in each step (`near.places`); `Impulses.left_out` counts those that found no place in it.
+
+    An iteration is a number of sweeps, the first of `sweeps` to begin with, twice as many from one to the next, the second at
+    most, and up to `newton_steps` Newton steps. After `patience` iterations without progress it gives up.
+    """
 
     iterations: int = eqx.field(static=True, default=30)
     tolerance: float = eqx.field(static=True, default=1e-10)
     warm_start: bool = eqx.field(static=True, default=True)
     push_out: float = eqx.field(static=True, default=1.0)
     most: int | None = eqx.field(static=True, default=None)
+    separate: int = eqx.field(static=True, default=32)
+    sweeps: tuple[int, int] = eqx.field(static=True, default=(12, 96), converter=tuple)
+    newton_steps: int = eqx.field(static=True, default=3)
+    patience: int = eqx.field(static=True, default=5)
 
     def sources(self, model: Model) -> tuple[str, ...]:
         t = model.topology
@@ -91,12 +99,13 @@ class NCP(AbstractContact):
 
     def init(self, model: Model) -> Impulses:
         count = len(candidates(model.topology))
-        room = places(model.topology, self.most)
+        room = places(model.topology, self.separate, self.most)
         return no_impulses(model, count) if room is None else no_impulses(model, room, keyed=True)
 
     def resolve(self, step: FreeStep, loads: Loads, memory: Impulses) -> Outcome:
         assembled = self._assemble(step, loads, memory)
-        solution = solve_implicitly(self.iterations, self.tolerance, assembled.problem, assembled.warm)
+        effort = Effort(self.iterations, self.tolerance, self.sweeps, self.newton_steps, self.patience)
+        solution = solve_implicitly(effort, assembled.problem, assembled.warm)
         return self._report(step, loads, assembled, solution)
 
     def _found(self, step: FreeStep, loads: Loads) -> Found:
@@ -105,7 +114,7 @@ class NCP(AbstractContact):
         none = jnp.zeros((), int)
         if loads.contacts is not None:
             return Found(loads.contacts, None, none)
-        room = places(model.topology, self.most)
+        room = places(model.topology, self.separate, self.most)
         if room is None:
             return Found(detect(model, kin), None, none)
         return near_contacts(step.start, step.velocity, step.dt, room)

@@ -32,7 +32,6 @@ from flexor.model.topology import INDEX, Topology
 from flexor.simd import stored
 from flexor.spatial import cross, dot, gathered, rotate, take
 
-SEPARATE = 32  # candidates that each have a place of their own
 FAR = 1e6  # distance in m of a place in the list that is empty
 POINTS = 4  # candidates that a pair has at most
 
@@ -84,13 +83,13 @@ class _Pool(NamedTuple):
     pair: Int[Array, " n"]
 
 
-def places(t: Topology, most: int | None) -> int | None:
+def places(t: Topology, separate: int, most: int | None) -> int | None:
     """How many places the list of a robot's contacts has; None where each candidate has a place of its own. Where `most` is
-    None, robots with more than 32 candidates have a list, of 32 places or of eight for each body that moves freely of the others.
-    """
+    None, robots with more than `separate` candidates have a list, of so many places, or of eight for each body that moves freely
+    of the others, if these are more."""
     trees = len(set(t.nodes.root[np.unique(t.dofs.node)].tolist()))
-    listed = len(candidates(t)) > (SEPARATE if most is None else most)
-    return (max(SEPARATE, 8 * trees) if most is None else most) if listed else None
+    listed = len(candidates(t)) > (separate if most is None else most)
+    return (max(separate, 8 * trees) if most is None else most) if listed else None
 
 
 def near_contacts(now: Instant, velocity: Float[Array, " nv"], dt: Float[Array, ""], most: int) -> Found:

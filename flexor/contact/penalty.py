@@ -22,13 +22,15 @@ class Penalty(AbstractContact):
     """Normal force k d^n (1 + c d') of the overlap d, never pulling; friction by one of the laws in `contact.friction`.
 
     Joint limits are one-sided spring-dampers, equalities two-sided ones; dry joint friction is loss tanh(qd / joint_velocity).
-    A robot with more than `most` candidates (by default 32) has a list of contacts, found anew at each instant (`near.places`).
+    A robot with more than `most` candidates (where None: `separate`) has a list of contacts, found anew at each instant
+    (`near.places`).
     """
 
     friction: AbstractFriction = BrownMcPhee()
     exponent: float = 1.5
     joint_velocity: float = 1e-2
     most: int | None = eqx.field(static=True, default=None)
+    separate: int = eqx.field(static=True, default=32)
 
     def sources(self, model: Model) -> tuple[str, ...]:
         return ()
@@ -49,7 +51,7 @@ class Penalty(AbstractContact):
         joints = self.limit_force(now) + self.friction_force(now)
         if model.topology.equalities or model.topology.loops:
             joints = joints + self.equality_force(now)
-        room = places(model.topology, self.most)
+        room = places(model.topology, self.separate, self.most)
         still = jnp.zeros((), qd.dtype)
         contacts = detect(model, kin) if room is None else near_contacts(now, qd, still, room).contacts
         return Loads(joints + self.contact_force(model, kin, contacts, qd))

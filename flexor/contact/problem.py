@@ -12,9 +12,6 @@ from jaxtyping import Array, Bool, Float
 from flexor.contact.laws import Block, Row, Spin
 from flexor.spatial import matvec
 
-FEW = 4  # rows that are not worth a question whether any of them is active
-MANY = 48  # rows of which some always are
-
 
 class Cones(NamedTuple):
     """Contacts as the solver takes them: blocks of a normal and two tangents, with impulses in a circular cone, and of spins if
@@ -73,18 +70,20 @@ def visit(
     carry: Any,
     items: Any,
     *,
-    at_once: bool = False,
+    at_once: range = range(0),
 ) -> tuple[Any, Any]:
-    """`lax.scan` of f over the active items, of `skip` over the others; `at_once` asks first whether any is active at all."""
+    """`lax.scan` of f over the active items, of `skip` over the others; where their number is in `at_once`, it asks first whether
+    any is active at all."""
     if not len(active):
         return carry, jax.tree.map(lambda x: jnp.zeros((0, *x.shape), x.dtype), jax.eval_shape(skip, carry, jax.tree.map(
             lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), items))[1])  # fmt: skip
-    if at_once and FEW <= len(active) <= MANY:
+    if len(active) in at_once:
         return lax.cond(jnp.any(active), partial(visit, active, f, skip), partial(lax.scan, skip), carry, items)
     return lax.scan(lambda carry, item: lax.cond(item[0], f, skip, carry, item[1]), carry, (active, items))
 
 
-visit_rows = partial(visit, at_once=True)  # rows mostly are idle all at once
+# Rows mostly are idle all at once. Fewer are not worth the question, and of more some always are active.
+visit_rows = partial(visit, at_once=range(4, 49))
 
 
 def velocity(p: Problem, x: Array, y: Array) -> Array:

@@ -31,8 +31,6 @@ from flexor.model.topology import Topology
 from flexor.simd import stored
 from flexor.spatial import dot, matvec, quat_log, take
 
-WRITTEN_OUT = 2048  # numbers in the Jacobian of all rows up to which loops over rows are written out, their zeros found
-
 
 class Rows(NamedTuple):
     """Rows as their sources fill them. `unilateral` and `opposite` are static: the latter is the number of the row of which a row
@@ -215,7 +213,12 @@ def bounded(
         wanted, cfm = (jnp.where(soft, x, y) for x, y in zip(yielding, (wanted, cfm), strict=True))
         active, time = jnp.where(soft & rows.unilateral, rows.gap < 0, active), jnp.where(soft, 0.0, time)
     found = Bounded(rows.J, _responses(rows, chol, active), wanted, cfm, rows.low, rows.high, active)
-    return stored((found, time)) if rows.J.size > WRITTEN_OUT else (found, time)
+    return stored((found, time)) if _many(rows) else (found, time)
+
+
+def _many(rows: Rows, written_out: int = 2048) -> bool:
+    """Whether loops over the rows stay loops. Those over a Jacobian of fewer numbers are written out, their zeros found."""
+    return rows.J.size > written_out
 
 
 def _responses(rows: Rows, chol: Array, active: Bool[Array, " m"]) -> Float[Array, "m nv"]:
@@ -224,7 +227,7 @@ def _responses(rows: Rows, chol: Array, active: Bool[Array, " m"]) -> Float[Arra
     last = np.array([np.flatnonzero(rows.opposite == i)[-1] for i in own], int)
     used = take(active, own) | take(active, last)
     J = jax.lax.stop_gradient(take(rows.J, own))
-    J, used = stored((J, used)) if rows.J.size > WRITTEN_OUT else (J, used)
+    J, used = stored((J, used)) if _many(rows) else (J, used)
     _, Y = visit_rows(used, lambda _, j: (None, inverse_times(chol, j)), lambda _, j: (None, jnp.zeros_like(j)), None, J)
     sign = np.where(rows.opposite == np.arange(len(rows.opposite)), 1.0, -1.0)
     return jnp.asarray(sign[:, None], Y.dtype) * take(Y, np.searchsorted(own, rows.opposite))

@@ -61,6 +61,11 @@ def _run_all(parts: Parts, batch: Pieces) -> Array:
     return jax.vmap(lambda *piece: parts.run(Pieces(*piece))[0])(*batch)
 
 
+def outputs(parts: Parts, batch: Pieces) -> np.ndarray:
+    """Free runs of many stretches at once: outputs from the start of each on, (stretches, rows, outputs)."""
+    return np.asarray(_run_all(parts, Pieces(*(jnp.asarray(x) for x in batch))))
+
+
 @dataclass(frozen=True, eq=False)
 class Ode:
     """A trained system. `card` holds recipe, data, seed, history, versions."""
@@ -76,7 +81,7 @@ class Ode:
         """Outputs at the times of a series, in a free run that sees only its inputs and, for the start, its first `past` values;
         NaN in the rows before the start."""
         whole = pieces([series], self.parts.encoder.past, 0, 1)
-        out = np.asarray(_run_all(self.parts, Pieces(*(jnp.asarray(x) for x in whole))))[0]
+        out = outputs(self.parts, whole)[0]
         full = np.concatenate([np.full((self.parts.encoder.past - 1, out.shape[1]), np.nan), out])
         return full[np.searchsorted(whole.t[0], series.time)]
 

@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from flexor.identify.log import Log
+from flexor.identify.tables import read_columns, read_csv, read_parquet
 from flexor.ode.artefact import Ode, Parts
 from flexor.ode.encoder import Past
 from flexor.ode.series import Series
@@ -27,6 +28,7 @@ class Recipe:
     `states` numbers, networks of `depth` hidden layers of `width`, an encoder of `past` rows, `substeps` of RK4 in every interval
     between rows. `time` (s): about the time in which the system reacts; 0: ten rows. The last `held_out` of every recording
     chooses among the weights where `train` gets no validation. `stages` follow one another, from short to long stretches.
+    `outputs` and `inputs` are the columns of files (`series`), inputs `held` or linear between their rows.
     """
 
     states: int = 2
@@ -37,6 +39,9 @@ class Recipe:
     time: float = 0.0
     held_out: float = 0.2
     seed: int = 0
+    outputs: tuple[str, ...] = ()
+    inputs: tuple[str, ...] = ()
+    held: bool = True
     stages: tuple[Training, ...] = field(default_factory=lambda: (Training(),))
 
     def __post_init__(self) -> None:
@@ -64,8 +69,34 @@ class Recipe:
         stages = given.pop("stages", None)
         if stages is not None:
             given["stages"] = tuple(_made(Training, s, "a stage") for s in stages)
+        for name in {"outputs", "inputs"} & set(given):
+            given[name] = tuple(given[name])
         made: Recipe = _made(Recipe, given, "a recipe")
         return made
+
+    def series(self, path: str | os.PathLike[str]) -> Series:
+        """A recording from a file with the column `time`; empty cells of the outputs were not measured."""
+        path = Path(path)
+        readers = {
+            ".csv": read_csv,
+            ".parquet": read_parquet,
+            ".h5": read_columns,
+            ".hdf5": read_columns,
+            ".npz": read_columns,
+        }
+        if not self.outputs:
+            raise ValueError("the recipe has no `outputs`: name the columns that are measured.")
+        if not path.is_file():
+            raise FileNotFoundError(f"there is no recording '{path}'.")
+        if path.suffix not in readers:
+            raise ValueError(f"'{path.name}' must end in {', '.join(readers)}.")
+        table = readers[path.suffix](path)
+        absent = [c for c in ("time", *self.outputs, *self.inputs) if c not in table]
+        if absent:
+            raise ValueError(f"'{path.name}' has no column '{absent[0]}'; it has {', '.join(table)}.")
+        y, u = (np.stack([table[c] for c in names], axis=1) if names else None for names in (self.outputs, self.inputs))
+        assert y is not None
+        return Series(table["time"], y, u, held=self.held, name=path.name)
 
     def build(self, logs: Sequence[Series]) -> Parts:
         """The untrained system, in units of the recordings."""

@@ -93,6 +93,9 @@ def fit(
     train, judged = [Series.of(x) for x in logs], [Series.of(x) for x in validation]
     if not train or not judged:
         raise ValueError("training needs recordings, and others to choose by (`validation`).")
+    for what, these in (("recordings", train), ("validation", judged)):
+        if not any(np.isfinite(s.values).any() for s in these):
+            raise ValueError(f"nothing is measured in the {what}: all values are NaN.")
     began = time.perf_counter()
     session = _Session(parts, train, judged, options, None if out is None else Path(out))
     run, history = session.go(progress)

@@ -15,7 +15,7 @@ from flexor.viz.colours import SERIES
 from flexor.viz.framing import AZIMUTH, ELEVATION, boxes, floor_height, frame_motion
 from flexor.viz.looks import looks
 from flexor.viz.motion import Motion, numbers, series
-from flexor.viz.robot_nodes import RobotNodes, add_floor
+from flexor.viz.robot_nodes import TRIANGLES, RobotNodes, add_floor
 from flexor.viz.scene import body_motion, contact_forces
 
 try:
@@ -329,7 +329,7 @@ class _Poses:
 
 def _space(motion: Motion) -> tuple[np.ndarray, np.ndarray]:
     """Lowest and highest corner of a robot at its start."""
-    return boxes(looks(motion.model), *body_motion(motion.model, np.asarray(motion.trajectory.q[:1])))
+    return boxes(looks(motion.model, triangles=TRIANGLES), *body_motion(motion.model, np.asarray(motion.trajectory.q[:1])))
 
 
 def span(field: str, value: float) -> tuple[float, float]:

@@ -90,7 +90,11 @@ def test_a_file_that_grows_is_followed(tmp_path):
     [
         (CONFIG + "speed = 3\n", "time,q.a,qd.a,u.m\n", "unknown key 'speed'"),
         ("free = ['x']\n", "time\n", "lacks the key 'robot'"),
-        (CONFIG + "estimator = 'Magic'\n", "time,q.a,qd.a,u.m\n", "'estimator' must be one of MomentumRLS, Kalman"),
+        (
+            CONFIG + "estimator = 'Magic'\n",
+            "time,q.a,qd.a,u.m\n",
+            "'estimator' must be one of MomentumRLS, Kalman, MovingHorizon",
+        ),
         (CONFIG, "q.a,qd.a\n", "has no column 'time'"),
         (CONFIG, "time,q.a,qd.a\n0,0,0\n", "has no column 'u.m'"),
     ],

@@ -42,7 +42,7 @@ def test_options_as_keywords_go_before_those_of_the_table():
     [
         ("glue", "there is no solver 'glue'; there are rigid, ncp, penalty, mixed, none, mujoco"),
         ({"iterations": 3}, "there is no solver None; there are rigid, ncp"),
-        ({"name": "ncp", "exponent": 2}, "the solver 'ncp' has no option 'exponent'; it has iterations, most, push_out"),
+        ({"name": "ncp", "exponent": 2}, "the solver 'ncp' has no option 'exponent'; it has iterations, most, newton_steps"),
         ({"name": "mujoco", "iterations": 2}, "the solver 'mujoco' has no option 'iterations'; it has integrator, substeps"),
         ({"name": "ncp", "integrator": "heun"}, "there is no integrator 'heun'; there are euler, implicit, rk4"),
         (

@@ -23,7 +23,7 @@ OPTIONS = (
 )
 DRAWING = ("--use-gl=angle", "--use-angle=swiftshader", "--enable-unsafe-swiftshader")
 NO_DRAWING = ("--disable-gpu", "--disable-webgl", "--disable-3d-apis", "--disable-software-rasterizer")
-PATIENCE = 20.0  # s until something counts as not happening
+PATIENCE = 120.0  # s until something counts as not happening
 
 
 def chromium() -> str | None:
