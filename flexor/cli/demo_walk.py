@@ -56,5 +56,5 @@ def _walk(sim: Simulator, walker: Walker, seconds: float) -> tuple[Trajectory, n
         times[k] = time.perf_counter() - begun
         stepper.step(u[k])
         q[k + 1], qd[k + 1] = stepper.q, stepper.qd
-    time_, q_, qd_, u_ = (jnp.asarray(x) for x in (DT * np.arange(steps + 1), q, qd, u))
+    time_, q_, qd_, u_ = (jnp.asarray(x, sim.model.dtype) for x in (DT * np.arange(steps + 1), q, qd, u))
     return Trajectory(time_, q_, qd_, u_, {}, None, sim.model.topology), times
