@@ -1,5 +1,6 @@
 """How many robots per second? Rollouts by SIMD kernels, MuJoCo C, XLA and MJX, all in one run, on all cores and on one."""
 
+import argparse
 import contextlib
 import os
 import subprocess
@@ -19,7 +20,7 @@ import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
-from _form import Result, at_least, at_most, run, tell
+from _form import Check, Result, at_least, at_most, run, tell
 from _scenes import LEG, g1_on_its_feet, heap, panda_grasping
 from mujoco import rollout as mujoco_rollout
 
@@ -296,15 +297,22 @@ def gradient_ratio(case: Case) -> float:
     return times[1] / times[0]
 
 
-def measure(quick: bool) -> Result:
+def measure(quick: bool, *, only: list[str]) -> Result:
+    """All cases and what else is asked of kernels; with `only`, cases alone whose name has one of these texts in it."""
+    chosen = [c for c in cases(quick) if not only or any(text in c.name for text in only)]
+    if not chosen:
+        raise SystemExit(
+            f"no case has {' or '.join(map(repr, only))} in its name; there are {', '.join(c.name for c in cases(quick))}."
+        )
     rows = []
-    for case in cases(quick):
+    for case in chosen:
         for row in measure_case(case, quick):
             rows.append(row)
             tell(
                 f"{row['robot']}, {row['dtype']}, {row['batch']}: {row['simd ns']:.0f} ns, {row['times MuJoCo']:.1f} x MuJoCo"
             )
-    checks, remarks = [], []
+    checks: list[Check] = []
+    remarks: list[str] = []
     for row in rows:
         half = 1.0 if row["dtype"] == "float32" else 0.5
         touching = any(c.touching for c in cases(quick) if c.name == row["robot"])
@@ -320,8 +328,9 @@ def measure(quick: bool) -> Result:
         if row["batch"] == 8192:
             ratio = row["one thread ns"] / row["simd ns"]
             checks.append(at_least(f"two threads over one: {label}", ratio, 1.6, timed=True))
-    dtypes = (jnp.float32,) if quick else (jnp.float32, jnp.float64)
-    for dtype in dtypes if not quick else ():
+    if only:
+        return Result(rows, checks, remarks)
+    for dtype in (jnp.float32, jnp.float64) if not quick else ():
         peak, (rate, ns) = peak_flops(dtype), aba_share(dtype)
         remarks.append(
             f"{jnp.dtype(dtype).name}: peak {peak / 1e9:.0f} Gflop/s on one thread, ABA {rate / 1e9:.0f} ({ns:.0f} ns)"
@@ -353,5 +362,11 @@ def pinocchio_ns() -> float:
     return best(lambda: [pin.aba(model, data, q, v, v) for _ in range(1000)])[0] * 1e6
 
 
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--only", action="append", default=[], metavar="TEXT", help="cases with this in their name; may be repeated"
+    )
+
+
 if __name__ == "__main__":
-    run("How many robots per second, compared with MuJoCo, XLA and MJX?", measure)
+    run("How many robots per second, compared with MuJoCo, XLA and MJX?", measure, add_options)

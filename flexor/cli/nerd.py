@@ -1,6 +1,7 @@
 """`flexor nerd`: sample transitions of a robot, train a learned solver on them, judge it beside the true one."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -54,7 +55,7 @@ def train(
         typer.Option(metavar="HOST:PORT,PROCESSES,PROCESS", help="Be one of several processes that train together."),
     ] = None,
 ) -> None:
-    """Train a recipe's network on its data set. Ctrl-C writes a checkpoint, from which the same command resumes."""
+    """Train a recipe's network on its data set, or on fresh data. After Ctrl-C the same command resumes."""
     from flexor.cluster import join_as
 
     if processes > 1:
@@ -63,19 +64,22 @@ def train(
         join_as(join)
     from flexor.nerd import Recipe
 
-    recipe, path, folder = Recipe.read(config), _data(config, out), out / Path(config).stem
-    if not path.is_file():
+    recipe, folder = Recipe.read(config), out / Path(config).stem
+    path = None if recipe.fresh else _data(config, out)
+    if path is not None and not path.is_file():
         raise FileNotFoundError(f"there is no data set '{path}'; `flexor nerd sample {config} --out {out}` makes it.")
+    first = join is None or join.endswith(",0")  # of the processes: it talks, and writes
+    bar = console.progress("training", recipe.training.steps) if first else nullcontext(lambda done: None)
     try:
-        with console.progress("training", recipe.training.steps) as advance:
+        with bar as advance:
             nerd = recipe.train(
                 path, folder, passive=True, tensorboard=tensorboard, progress=lambda done, total, loss: advance(done)
             )
     except KeyboardInterrupt:
         console.fail(_interrupted_training(folder))
         raise typer.Exit(INTERRUPTED) from None
-    if join is not None and not join.endswith(",0"):
-        return  # the first process writes
+    if not first:
+        return
     file = nerd.save(out / f"{Path(config).stem}.safetensors")
     for name, value in nerd.card["metrics"].items():
         console.out().print(f"{name}: {'not finite' if value is None else console.number(float(value))}")
