@@ -116,6 +116,7 @@ def measure(quick: bool) -> Result:
         tell(f"{name}: {estimator}")
         row = case(name, estimator, body, 4.0 if quick else seconds)
         rows.append(row)
+        tell(f"{row}")  # a full run is long
         what = f"{name}, {estimator}"
         checks.append(at_most(f"{what}: memory grew by", row["memory grew by MB"], 1.0, "MB"))
         if (name, estimator) == ("panda", "MomentumRLS"):

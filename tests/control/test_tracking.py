@@ -105,6 +105,7 @@ def test_slotine_lis_regressor_is_inverse_dynamics_and_bilinear(model, goal):
     q, v, w, a = (jnp.asarray(rng.normal(size=2)) for _ in range(4))
     theta = policy.init(None)
 
+    @jax.jit
     def force(qd, qd_r, qdd_r):
         Y, known = policy.regressor(q, qd, qd_r, qdd_r, jnp.zeros(2))
         return Y @ theta + known
@@ -117,6 +118,9 @@ def test_slotine_lis_regressor_is_inverse_dynamics_and_bilinear(model, goal):
     np.testing.assert_allclose(two, 2 * one, rtol=1e-9, atol=1e-9)
     coriolis = [force(x, y, a) - force(x, jnp.zeros(2), a) - damping * y for x, y in ((v, w), (w, v))]
     np.testing.assert_allclose(*coriolis, rtol=1e-8, atol=1e-9)  # Christoffel's C is symmetric: C(q, v) w = C(q, w) v
+    bias = jax.jit(lambda v: dyn.bias_force(model, dyn.forward_kinematics(model, q), v))
+    polarised = 0.5 * (bias(v + w) - bias(v) - bias(w) + bias(0 * v))
+    np.testing.assert_allclose(coriolis[0], polarised, rtol=1e-8, atol=1e-9)
 
 
 def test_a_loop_is_the_policy_and_takes_an_estimate(model, goal):
