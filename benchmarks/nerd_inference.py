@@ -3,6 +3,9 @@ every step, as the research code does; beside the analytic solver and MuJoCo.
 
 Ours are whole steps: contact detection, input, network, state. PyTorch's are the network alone on a given window, which is in its
 favour. PyTorch (torch==2.13.0) is a peer and no dependency: without it the comparison is left out, and the check does not hold.
+
+The cartpole also runs inside Newton (extra `newton`), beside Newton's own Featherstone solver on the CPU with the substeps of the
+ground truth. Quick runs leave that out: its first step compiles for half a minute.
 """
 
 import importlib.util
@@ -25,6 +28,7 @@ from flexor.nerd import Nerd, Recipe, Sizes
 from flexor.solvers.mujoco import mujoco_model
 
 REPEATS = 3
+INSIDE = ("learned inside Newton, steps/s", "Newton's Featherstone, steps/s")
 
 
 def best(work: Callable[[], Any]) -> float:
@@ -100,6 +104,41 @@ def by_torch(sizes: Sizes, n_in: int, n_out: int, batch: int, steps: int) -> flo
     return batch * steps / best(work)
 
 
+def in_newton(nerd: Nerd, q: np.ndarray, qd: np.ndarray, steps: int, substeps: int) -> tuple[float, float, float]:
+    """World steps per second inside Newton on the CPU: by the learned solver, and by Newton's Featherstone solver in so many
+    substeps; and how far the learned one ends from flexor's own rollouts."""
+    import newton
+    import warp
+
+    from flexor.plugins.newton import FlexorSolver
+
+    warp.config.quiet = True  # type: ignore[attr-defined]
+    one, many = newton.ModelBuilder(), newton.ModelBuilder()
+    one.add_mjcf(fx.robots.find(nerd.model.topology.name).read_text(encoding="utf-8"))
+    many.replicate(one, len(q))
+    model = many.finalize(device="cpu")
+    ours = FlexorSolver(model, nerd.solver(), robot=nerd.model)
+    control, ends = model.control(), []
+
+    def moved(solver: Any, substeps: int) -> None:
+        state, other = model.state(), model.state()
+        joint_q, joint_qd = state.joint_q.numpy(), state.joint_qd.numpy()
+        ours.layout.to_newton(q, qd, joint_q, joint_qd)
+        state.joint_q.assign(joint_q)
+        state.joint_qd.assign(joint_qd)
+        newton.eval_fk(model, state.joint_q, state.joint_qd, state)
+        for _ in range(steps * substeps):
+            solver.step(state, other, control, None, nerd.dt / substeps)
+            state, other = other, state
+        ends.append(ours.layout.from_newton(state.joint_q.numpy(), state.joint_qd.numpy())[0])
+
+    learned = len(q) * steps / best(lambda: moved(ours, 1))
+    end, sim = ends[-1], nerd.simulator()
+    own = jax.jit(jax.vmap(lambda q, qd: sim.rollout(sim.reset(q, qd), steps=steps).q[-1]))(q, qd)
+    theirs = newton.solvers.SolverFeatherstone(model)
+    return learned, len(q) * steps / best(lambda: moved(theirs, substeps)), float(np.abs(end - np.asarray(own)).max())
+
+
 def cached_apart(nerd: Nerd) -> float:
     """Largest difference of a prediction from a cached window and from the whole window, over the largest prediction."""
     net = jax.tree.map(lambda w: w[0] if isinstance(w, jax.Array) else w, nerd.network)
@@ -111,6 +150,7 @@ def cached_apart(nerd: Nerd) -> float:
 
 def measure(quick: bool) -> Result:
     torch = importlib.util.find_spec("torch") is not None
+    newton = importlib.util.find_spec("newton") is not None and not quick
     rows, checks = [], list[Check]()
     for name in ("cartpole",) if quick else ("cartpole", "ant"):
         nerd: Nerd = fx.nerd.load(name)
@@ -123,6 +163,7 @@ def measure(quick: bool) -> Result:
             row: dict[str, Any] = {"robot": name, "batch": batch, "learned, steps/s": rolled(nerd.simulator(), q, qd, steps)}
             if torch:
                 sizes = nerd.network.sizes
+                assert isinstance(sizes, Sizes)
                 row["PyTorch, steps/s"] = by_torch(
                     sizes, len(nerd.frames.labels), nerd.frames.outputs, batch, min(steps, 10)
                 )
@@ -131,8 +172,17 @@ def measure(quick: bool) -> Result:
                 checks.append(at_least(f"{name}, {batch} robots: learned over PyTorch", ratio, 3, timed=True))
             row["analytic, steps/s"] = rolled(true, q, qd, steps)
             row["MuJoCo, steps/s"] = by_mujoco(nerd.model, np.asarray(q), np.asarray(qd), steps, recipe.dt, recipe.substeps)
-            rows.append({k: float(f"{v:.4g}") if k.endswith("steps/s") else v for k, v in row.items()})
+            row |= dict.fromkeys(INSIDE, "-")
+            if newton and name == "cartpole":
+                *rates, apart = in_newton(nerd, np.asarray(q), np.asarray(qd), steps, recipe.substeps)
+                row |= dict(zip(INSIDE, rates, strict=True))
+                checks.append(
+                    at_most(f"{name}, {batch} worlds inside Newton: apart from flexor's own rollouts", apart, 1e-3)
+                )
+            rows.append({k: float(f"{v:.4g}") if isinstance(v, float) else v for k, v in row.items()})
     remarks = ["Analytic and MuJoCo take the ground truth's substeps within each step."]
+    if not newton:
+        remarks.append("Nothing was run inside Newton: this is a quick run, or Newton is not installed.")
     if not torch:
         remarks.append("PyTorch is not installed (pip install torch==2.13.0): no comparison was made.")
         checks.extend([] if quick else [Check("learned over PyTorch", "not measured", ">= 3", False)])

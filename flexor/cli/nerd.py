@@ -55,7 +55,7 @@ def train(
         typer.Option(metavar="HOST:PORT,PROCESSES,PROCESS", help="Be one of several processes that train together."),
     ] = None,
 ) -> None:
-    """Train a recipe's network on its data set. Ctrl-C writes a checkpoint, from which the same command resumes."""
+    """Train a recipe's network on its data set, or on fresh data. After Ctrl-C the same command resumes."""
     from flexor.cluster import join_as
 
     if processes > 1:
@@ -64,8 +64,9 @@ def train(
         join_as(join)
     from flexor.nerd import Recipe
 
-    recipe, path, folder = Recipe.read(config), _data(config, out), out / Path(config).stem
-    if not path.is_file():
+    recipe, folder = Recipe.read(config), out / Path(config).stem
+    path = None if recipe.fresh else _data(config, out)
+    if path is not None and not path.is_file():
         raise FileNotFoundError(f"there is no data set '{path}'; `flexor nerd sample {config} --out {out}` makes it.")
     first = join is None or join.endswith(",0")  # of the processes: it talks, and writes
     bar = console.progress("training", recipe.training.steps) if first else nullcontext(lambda done: None)

@@ -7,12 +7,14 @@ from flexor.nerd.data import Data, read, sample
 from flexor.nerd.evaluation import Contribution, Passive, base_alone, evaluate_contribution, evaluate_passive
 from flexor.nerd.finetune import Finetuning, finetune
 from flexor.nerd.frames import Frames
+from flexor.nerd.fresh import Fresh
 from flexor.nerd.losses import AbstractLoss, AnchorLoss, OneStepLoss, PositionLoss, RolloutLoss
-from flexor.nerd.network import Norms, Sizes, Transformer
+from flexor.nerd.network import AbstractNetwork, AbstractSizes, Norms, Sizes, Transformer
 from flexor.nerd.ranges import Planes, Ranges
 from flexor.nerd.recipe import Recipe
 from flexor.nerd.solver import NerdSolver, disagreement, doubt
 from flexor.nerd.sweep import sweep, with_seeds
+from flexor.nerd.tokens import ContactTokens, TokenSizes
 from flexor.nerd.training import Training, train
 from flexor.nerd.warning import Doubt, Warnings
 from flexor.nerd.windows import AbstractStarts, RegularStarts, SteadyStarts
@@ -20,9 +22,12 @@ from flexor.nerd.windows import AbstractStarts, RegularStarts, SteadyStarts
 __all__ = [
     "AbstractBase",
     "AbstractLoss",
+    "AbstractNetwork",
+    "AbstractSizes",
     "AbstractStarts",
     "AnchorLoss",
     "CoarseContact",
+    "ContactTokens",
     "Contribution",
     "Data",
     "Doubt",
@@ -30,6 +35,7 @@ __all__ = [
     "Finetuning",
     "Frames",
     "FreeFlight",
+    "Fresh",
     "Nerd",
     "NerdSolver",
     "NoBase",
@@ -44,6 +50,7 @@ __all__ = [
     "RolloutLoss",
     "Sizes",
     "SteadyStarts",
+    "TokenSizes",
     "Training",
     "Transformer",
     "Warnings",

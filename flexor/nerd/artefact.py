@@ -20,9 +20,10 @@ from flexor.model.model import Model
 from flexor.nerd.base import base_named
 from flexor.nerd.data import model_hash
 from flexor.nerd.frames import Frames
-from flexor.nerd.network import Norms, Sizes, Transformer
+from flexor.nerd.network import AbstractNetwork, AbstractSizes, Norms, Sizes
 from flexor.nerd.ranges import Ranges
 from flexor.nerd.solver import NerdSolver
+from flexor.nerd.tokens import TokenSizes
 from flexor.nerd.warning import Doubt
 from flexor.robots import load as load_robot
 from flexor.solvers import AbstractSolver, Simulator
@@ -32,8 +33,8 @@ from flexor.solvers.table import solver
 
 FORMAT, VERSION = "flexor nerd", 2
 Origin = tuple[Model, AbstractSolver | None, Ranges | None]
-SWITCHES = ("centric", "contacts", "relative", "proportional")
-SIZES = tuple(f.name for f in dataclasses.fields(Sizes))
+SWITCHES = ("centric", "contacts", "relative", "proportional", "jacobians")
+NETWORKS: dict[str, type[AbstractSizes]] = {kind.name: kind for kind in (Sizes, TokenSizes)}
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,7 +44,7 @@ class Nerd:
     were any (`fx.nerd.calibrate` adds one). `card` holds the rest: recipe, data, seed, metrics, versions."""
 
     model: Model
-    network: Transformer
+    network: AbstractNetwork
     frames: Frames
     card: dict[str, Any] = field(default_factory=dict)
     truth: AbstractSolver | None = None
@@ -89,8 +90,9 @@ class Nerd:
             "model hash": model_hash(self.model),
             "truth": truth,
             "ranges": None if self.ranges is None else dataclasses.asdict(self.ranges),
-            "members": int(self.network.embed.shape[0]),
-            "sizes": {name: getattr(sizes, name) for name in SIZES},
+            "members": self.network.members,
+            "network": sizes.name,
+            "sizes": dataclasses.asdict(sizes),
             "frames": _frames_table(frames),
             "inputs": list(frames.labels),
             "weights": {"file": path.name, "sha256": digest(arrays)},
@@ -119,7 +121,7 @@ class Nerd:
                 f"'{path.name}' was trained for '{card['robot']}', whose joints or contacts are not those of "
                 f"'{own.topology.name}'."
             )
-        network = _filled(Sizes(**card["sizes"]), frames, card["members"], arrays)
+        network = _filled(sizes_named(card.get("network", "transformer"))(**card["sizes"]), frames, card["members"], arrays)
         return Nerd(own, network, frames, card, truth, ranges, _doubt_of(arrays))
 
 
@@ -214,12 +216,19 @@ def _named(network: Any) -> dict[str, Any]:
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
 
-def _filled(sizes: Sizes, frames: Frames, members: int, stored: Mapping[str, np.ndarray]) -> Transformer:
+def sizes_named(name: str) -> type[AbstractSizes]:
+    """The kind of network that recipes and files call `name`."""
+    if name not in NETWORKS:
+        raise ValueError(f"there is no network '{name}'; use one of {', '.join(NETWORKS)}.")
+    return NETWORKS[name]
+
+
+def _filled(sizes: AbstractSizes, frames: Frames, members: int, stored: Mapping[str, np.ndarray]) -> AbstractNetwork:
     """A network of the stored weights."""
     n, m = len(frames.labels), frames.outputs
     norms = Norms(jnp.zeros(n), jnp.ones(n), jnp.zeros(m), jnp.ones(m))
     keys = jax.random.split(jax.random.key(0), members)
-    fresh = eqx.filter_eval_shape(eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k)), keys)
+    fresh = eqx.filter_eval_shape(eqx.filter_vmap(lambda k: sizes.build(frames, norms, k)), keys)
     wanted = _named(fresh)
     bad = [name for name, x in wanted.items() if name not in stored or stored[name].shape != x.shape]
     if bad:

@@ -257,6 +257,11 @@ def moved_contacts(
     return velocity, seen.distance + jnp.sum(seen.normal * away, axis=1)
 
 
+def candidate_bodies(t: Topology) -> tuple[np.ndarray, np.ndarray]:
+    """Bodies of the two sides of every contact candidate."""
+    return _owners(t)[1]
+
+
 def _owners(t: Topology) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
     """Shapes of the candidates' two sides, and their bodies."""
     pairs = [t.pairs[i] for i in candidates(t)]

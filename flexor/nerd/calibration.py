@@ -19,11 +19,11 @@ MOST = 200_000  # transitions from which mean and covariance are taken
 BAD = 5.0  # times the mean error
 
 
-def doubt_of(shown: Examples, learned: int, frames: Frames, dtype: Any) -> Doubt:
-    """The warning of examples of which the first `learned` trajectories were learned from and the others were not."""
-    rows = slice(None, learned, max(1, learned * shown.shape[1] // MOST))
-    acts = np.stack([np.isfinite(y[:, -1]) for y in shown.y[learned:]])
-    return fitted(shown.x[rows], shown.x[learned:], acts, frames, dtype)
+def doubt_of(learned: np.ndarray, shown: Examples, first: int, frames: Frames, dtype: Any) -> Doubt:
+    """The warning from inputs that were learned from, calibrated on the trajectories of other examples from the `first` on."""
+    thinned = learned[:: max(1, learned.shape[0] * learned.shape[1] // MOST)]
+    acts = np.stack([np.isfinite(y[:, -1]) for y in shown.y[first:]])
+    return fitted(thinned, shown.x[first:], acts, frames, dtype)
 
 
 def calibrate(nerd: Nerd, data: Data | str | os.PathLike[str], *, held_out: float = 0.5) -> Nerd:
@@ -31,7 +31,7 @@ def calibrate(nerd: Nerd, data: Data | str | os.PathLike[str], *, held_out: floa
     sets the limit, the others mean and covariance."""
     shown = examples(data, nerd.model, nerd.frames)
     learned = shown.shape[0] - round(held_out * shown.shape[0])
-    doubt = doubt_of(shown, learned, nerd.frames, nerd.network.norms.x_mean.dtype)
+    doubt = doubt_of(shown.x[:learned], shown, learned, nerd.frames, nerd.network.dtype)
     return dataclasses.replace(nerd, doubt=doubt)
 
 

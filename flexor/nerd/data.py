@@ -62,16 +62,16 @@ def sample(
     if not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write '{path}': the folder '{path.parent}' does not exist.")
     part = path.with_name(path.name + ".part")
-    head = _head(sim, ranges, length, seed)
+    about = head(sim, ranges, length, seed)
     wanted = -(-transitions // length)
-    work = Work(_chunks, (sim, ranges, length, seed, CHUNK))
+    work = Work(chunks, (sim, ranges, length, seed, CHUNK))
     try:
         with h5py.File(part, "a") as file:
-            done, dropped, chunk = _resume(file, head, part)
+            done, dropped, chunk = _resume(file, about, part)
             while done < wanted:
-                chunks = range(chunk, chunk - (done - wanted) // CHUNK)  # enough if no trajectory is dropped
-                for arrays in executor.stream(work, chunks):
-                    good = _finite(arrays)
+                numbers = range(chunk, chunk - (done - wanted) // CHUNK)  # enough if no trajectory is dropped
+                for arrays in executor.stream(work, numbers):
+                    good = finite(arrays)
                     arrays = {k: np.swapaxes(v[good][: wanted - done], 0, 1) for k, v in arrays.items()}
                     done += arrays["states"].shape[1]
                     dropped += int((~good).sum())
@@ -95,7 +95,7 @@ def sample(
     return path
 
 
-def _head(sim: Simulator, ranges: Ranges, length: int, seed: int) -> dict[str, Any]:
+def head(sim: Simulator, ranges: Ranges, length: int, seed: int) -> dict[str, Any]:
     """Attributes of a file, by which a resumed run recognises its own."""
     from importlib import metadata
 
@@ -119,9 +119,9 @@ def model_hash(model: Model) -> str:
     return digest.hexdigest()[:16]
 
 
-def _chunks(sim: Simulator, ranges: Ranges, length: int, seed: int, size: int) -> Callable[[int], Arrays]:
+def chunks(sim: Simulator, ranges: Ranges, length: int, seed: int, size: int) -> Callable[[int], Arrays]:
     """A function from the number of a chunk of `size` trajectories to its arrays."""
-    make = _maker(sim, ranges, length, size)
+    make = maker(sim, ranges, length, size)
 
     def chunk(number: int) -> Arrays:
         return {k: np.asarray(v) for k, v in make(jax.random.fold_in(jax.random.key(seed), number)).items()}
@@ -129,7 +129,7 @@ def _chunks(sim: Simulator, ranges: Ranges, length: int, seed: int, size: int) -
     return chunk
 
 
-def _maker(sim: Simulator, ranges: Ranges, length: int, size: int) -> Callable[[Any], dict[str, Any]]:
+def maker(sim: Simulator, ranges: Ranges, length: int, size: int) -> Callable[[Any], dict[str, Any]]:
     """A compiled function from a key to the arrays of one chunk, trajectories first."""
     dt = float(sim.dt)
     frames = Frames(sim.model.topology, dt, base=NoBase())
@@ -159,7 +159,7 @@ def _maker(sim: Simulator, ranges: Ranges, length: int, size: int) -> Callable[[
     return jax.jit(lambda key: jax.vmap(one)(jax.random.split(key, size)))
 
 
-def _finite(arrays: dict[str, np.ndarray]) -> np.ndarray:
+def finite(arrays: dict[str, np.ndarray]) -> np.ndarray:
     states = np.concatenate([arrays["states"], arrays["next_states"]], axis=-1)
     return np.all(np.isfinite(states) & (np.abs(np.nan_to_num(states, nan=np.inf)) < LARGEST), axis=(1, 2))
 
@@ -281,12 +281,12 @@ def blocks(
                 until = min(at + size, count)
                 arrays = {n: np.swapaxes(np.asarray(group[n][:, at:until]), 0, 1) for n in group if n != "traj_lengths"}
                 _check(path, arrays, attrs, model)
-                yield _block(arrays, attrs, model, dt)
+                yield block(arrays, attrs, model, dt)
     except (OSError, KeyError, RuntimeError) as error:
         raise ValueError(f"'{path}' is not a data set, or it is corrupt: {error}") from error
 
 
-def _block(arrays: dict[str, np.ndarray], attrs: dict[str, Any], model: Model, dt: float | None) -> Data:
+def block(arrays: dict[str, np.ndarray], attrs: dict[str, Any], model: Model, dt: float | None) -> Data:
     nq = model.topology.nq
     step = dt if dt is not None else attrs.get("dt")
     if step is None:

@@ -17,7 +17,7 @@ import numpy as np
 from flexor.nerd.artefact import Nerd
 from flexor.nerd.data import LARGEST
 from flexor.nerd.frames import Frames
-from flexor.nerd.network import Transformer
+from flexor.nerd.network import AbstractNetwork
 from flexor.nerd.ranges import Ranges
 from flexor.nerd.solver import NerdSolver
 from flexor.nerd.warning import Doubt
@@ -62,8 +62,7 @@ def _of(statistic: Any, x: np.ndarray) -> float:
 
 def base_alone(nerd: Nerd) -> Nerd:
     """The learned solver without what its network adds: the base step alone."""
-    silent = eqx.tree_at(lambda n: (n.head2, n.norms.y_mean), nerd.network, replace_fn=jnp.zeros_like)
-    return dataclasses.replace(nerd, network=silent)
+    return dataclasses.replace(nerd, network=nerd.network.silenced())
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +149,7 @@ def passive_judge(
         return jax.vmap(one)(keys)
 
     @eqx.filter_jit
-    def learned(network: Transformer, doubt: Doubt | None, q: Any, qd: Any) -> Any:
+    def learned(network: AbstractNetwork, doubt: Doubt | None, q: Any, qd: Any) -> Any:
         sim = Simulator(model, NerdSolver(network, frames, doubt), dt=frames.dt)
 
         def one(q: Any, qd: Any) -> Any:
@@ -162,7 +161,7 @@ def passive_judge(
 
     runs = [jax.tree.map(np.asarray, true(keys[part])) for part in parts]
 
-    def judge(network: Transformer, doubt: Doubt | None = None) -> Passive:
+    def judge(network: AbstractNetwork, doubt: Doubt | None = None) -> Passive:
         parts = [jax.tree.map(np.asarray, learned(network, doubt, q, qd)) for q, qd, _ in runs]
         predicted, since = (np.concatenate(x) for x in zip(*parts, strict=True))
         found = errors(frames, np.concatenate([run[2] for run in runs]), predicted)
@@ -171,11 +170,11 @@ def passive_judge(
     return judge
 
 
-def passive_metrics(truth: Simulator, frames: Frames, ranges: Ranges) -> Callable[[Transformer], dict[str, float]]:
+def passive_metrics(truth: Simulator, frames: Frames, ranges: Ranges) -> Callable[[AbstractNetwork], dict[str, float]]:
     """Mean errors of passive motion after 100 steps, as `train` takes them for `judge`."""
     judge = passive_judge(truth, frames, ranges, steps=100, rollouts=256, seed=500)
 
-    def metrics(network: Transformer) -> dict[str, float]:
+    def metrics(network: AbstractNetwork) -> dict[str, float]:
         row = judge(network).rows((100,))[0]
         return {name: float(value) for name, value in row.items() if "mean" in name or name == "diverged"}
 

@@ -24,11 +24,12 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from flexor.contact import detect
+from flexor.contact.contacts import tangents
 from flexor.contact.detect import candidates
-from flexor.dynamics import actuator_force, forward_kinematics, integrate
+from flexor.dynamics import actuator_force, forward_kinematics, integrate, point_jacobian
 from flexor.model.model import Control, Model
 from flexor.model.topology import INDEX, JOINT_NV, Topology
-from flexor.nerd.base import AbstractBase, CoarseContact, Flown, moved_contacts, stop_rooms
+from flexor.nerd.base import AbstractBase, CoarseContact, Flown, candidate_bodies, moved_contacts, moved_points, stop_rooms
 from flexor.nerd.scene import Ahead, Scene
 from flexor.spatial import quat_log, quat_mul, quat_to_matrix, rotate
 
@@ -40,7 +41,8 @@ class Frames:
     """The layout of inputs and targets for one robot and steps of `dt`; candidates and stops beyond `reach` are not seen.
 
     `base` is the base step. With `proportional` the network predicts in units of the closing speed: light and hard impacts
-    look alike, so that what it learns from one applies to the other, and its predictions vanish with the speed.
+    look alike, so that what it learns from one applies to the other, and its predictions vanish with the speed. With `jacobians`
+    the inputs of a contact end with its Jacobian; they need `NoBase()`.
 
     Switched off for ablations: `centric` (root frames; else the world's), `contacts` (contact inputs), `relative` (changes are
     predicted; else the next state itself, for robots of hinges and slides).
@@ -54,6 +56,7 @@ class Frames:
     contacts: bool = True
     relative: bool = True
     proportional: bool = False
+    jacobians: bool = False
 
     def __post_init__(self) -> None:
         if not isinstance(self.base, AbstractBase):
@@ -79,6 +82,11 @@ class Frames:
         if not self.relative and len(turning):
             name = self.topology.joints[turning[0]].name
             raise ValueError(f"rotations can only be predicted as changes, and '{name}' turns in space.")
+        if self.jacobians and (self.base.integrates_forces or not (self.contacts and self.relative and self.centric)):
+            raise ValueError(
+                'Jacobians among the inputs are for networks without a base step, `base = "none"`, with contact inputs, root '
+                "frames and relative prediction."
+            )
         if self.proportional and not self.gated:
             raise ValueError(
                 "predictions in units of the closing speed need a base step, contact inputs and relative prediction."
@@ -133,6 +141,7 @@ class Frames:
                 parts = ["nx", "ny", "nz", "px", "py", "pz", "vx", "vy", "vz", "distance", "ahead"]
                 parts += ["sx", "sy", "sz", "steps"] if self.gated else []
                 parts += self.base.contact_inputs
+                parts += [f"J{a}{i}" for a in "nst" for i in range(t.nv)] if self.jacobians else []
                 names += [f"contact {t.pairs[pair].name}.{c} {part}" for part in parts]
         return tuple(names)
 
@@ -185,7 +194,23 @@ class Frames:
         near = [jnp.minimum(scene.distance, distance), jnp.minimum(stop_rooms(model, q), room).ravel()]
         opening = [jnp.sum(scene.normal * velocity, axis=1), jnp.stack([rate, -rate], axis=-1).ravel()]
         closing = self._closing(model, jnp.concatenate(near), jnp.concatenate(opening))
-        return Ahead(new_q, new_qd, free, velocity, distance, after, room, closing)
+        jacobian = self._jacobian(model, scene, flown_q) if self.jacobians else None
+        return Ahead(new_q, new_qd, free, velocity, distance, after, room, closing, jacobian)
+
+    def _jacobian(self, model: Model, scene: Scene, flown_q: Float[Array, " nq"]) -> Float[Array, "ncon 3 nv"]:
+        """See `Ahead`."""
+        kin = forward_kinematics(model, integrate(model, scene.q, self.difference(scene.q, flown_q) / 2))
+        normal, into = scene.normal, scene.rotation.T
+        moving = [
+            point_jacobian(model, kin, body, point)
+            for body, point in zip(candidate_bodies(self.topology), moved_points(model, scene.q, kin, scene), strict=True)
+        ]
+        linear = jnp.einsum("ab,kbv->kav", into, moving[1] - moving[0])
+        for at in self.linear:
+            linear = linear.at[:, :, at : at + 3].set(linear[:, :, at : at + 3] @ scene.rotation)
+        normal = rotate(into, normal)
+        frame = jnp.stack([normal, *tangents(normal)], axis=1)
+        return jnp.einsum("kab,kbv->kav", frame, linear)
 
     def _closing(self, model: Model, distance: Float[Array, " n"], opening: Float[Array, " n"]) -> Float[Array, ""]:
         """The largest speed sqrt(v^2 + (g dt)^2) at which something within a quarter of the reach closes."""
@@ -218,6 +243,7 @@ class Frames:
             slip = along / jnp.sqrt(jnp.sum(along**2, axis=1, keepdims=True) + SLIP**2)
             parts += [rotate(into, slip), jnp.clip(unit / self.dt * gap, -2.0, 2.0)]
         parts.append(rotate(into, ahead.after)[:, : len(self.base.contact_inputs)])
+        parts += [] if ahead.jacobian is None else [ahead.jacobian.reshape(len(scene.distance), -1)]
         near = jnp.minimum(scene.distance, ahead.distance) < self.reach
         return jnp.where(near[:, None], jnp.concatenate(parts, axis=1), 0.0)
 

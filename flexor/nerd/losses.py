@@ -22,11 +22,11 @@ from jaxtyping import Array, Float
 from flexor.model.model import Model
 from flexor.nerd.artefact import Nerd
 from flexor.nerd.frames import Frames
-from flexor.nerd.network import Transformer, member, trainable
+from flexor.nerd.network import AbstractNetwork, member, trainable
 from flexor.nerd.unrolled import path_errors, unrolled_errors
 from flexor.nerd.windows import Windows, over_pieces
 
-Term = Callable[[Transformer, Transformer, Windows], Array]
+Term = Callable[[AbstractNetwork, AbstractNetwork, Windows], Array]
 
 
 def huber(error: Array, h: float) -> Array:
@@ -35,23 +35,23 @@ def huber(error: Array, h: float) -> Array:
     return h**2 * (jnp.sqrt(1 + (error / h) ** 2) - 1)
 
 
-def one_step_loss(network: Transformer, x: Any, y: Any, h: float) -> Array:
+def one_step_loss(network: AbstractNetwork, x: Any, y: Any, h: float) -> Array:
     """Mean over all positions that have targets, of errors in units of the targets' deviations."""
-    y = jnp.asarray(y, network.embed.dtype)
+    y = jnp.asarray(y, network.dtype)
     has_target = jnp.isfinite(y)
     errors = jnp.where(has_target, network.sequence(x) - jnp.where(has_target, y, 0.0), 0.0)
     scaled = errors / jnp.broadcast_to(network.norms.y_std, errors.shape)
     return jnp.sum(huber(scaled, h)) / jnp.maximum(jnp.sum(has_target), 1).astype(y.dtype)
 
 
-def rollout_loss(network: Transformer, frames: Frames, model: Model, raw: Any, h: float) -> Array:
+def rollout_loss(network: AbstractNetwork, frames: Frames, model: Model, raw: Any, h: float) -> Array:
     """The loss of several steps; `raw` are states and torques (batch, steps + 1, n)."""
     errors = jax.vmap(lambda q, qd, push: unrolled_errors(network, frames, model, q, qd, push))(*_split(frames, raw))
-    return jnp.mean(huber(errors, h)).astype(network.embed.dtype)
+    return jnp.mean(huber(errors, h)).astype(network.dtype)
 
 
 def position_errors(
-    network: Transformer, frames: Frames, model: Model, raw: Any, limit: float = np.inf
+    network: AbstractNetwork, frames: Frames, model: Model, raw: Any, limit: float = np.inf
 ) -> Float[Array, "batch steps kinds"]:
     """How far positions are off along windows, by kind of coordinate; see `path_errors`."""
     return jax.vmap(lambda q, qd, push: path_errors(network, frames, model, q, qd, push, limit))(*_split(frames, raw))
@@ -147,10 +147,10 @@ class PositionLoss(AbstractLoss):
     def term(self, before: Before) -> Term:
         frames, model, scale = before.nerd.frames, before.nerd.model, jnp.asarray(before.scale, before.nerd.model.dtype)
 
-        def term(network: Transformer, first: Transformer, rows: Windows) -> Array:
+        def term(network: AbstractNetwork, first: AbstractNetwork, rows: Windows) -> Array:
             limit = self.limit * self.weight / len(rows.r)  # of the gradient of a mean
             errors = position_errors(network, frames, model, rows.r, limit) / scale[None, None]
-            return jnp.mean(soft(errors)).astype(network.embed.dtype)
+            return jnp.mean(soft(errors)).astype(network.dtype)
 
         return term
 
@@ -166,7 +166,7 @@ class AnchorLoss(AbstractLoss):
     weight: float = 1e-3
 
     def term(self, before: Before) -> Term:
-        def term(network: Transformer, first: Transformer, rows: Windows) -> Array:
+        def term(network: AbstractNetwork, first: AbstractNetwork, rows: Windows) -> Array:
             pairs = zip(jax.tree.leaves(trainable(network)), jax.tree.leaves(trainable(first)), strict=True)
             return jnp.asarray(sum(jnp.sum((a - b) ** 2) for a, b in pairs))
 

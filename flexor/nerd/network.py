@@ -6,8 +6,9 @@ window slides on: a step costs one token, not a window, and gives the same numbe
 counted in whole 2^-32 of a turn. Inputs and outputs are normalised inside.
 """
 
+import abc
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 import equinox as eqx
 import jax
@@ -15,12 +16,61 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
+if TYPE_CHECKING:
+    from flexor.nerd.frames import Frames
+
 SHARPEST = 1e4  # longest wavelength of the rotary embedding, in steps over 2 pi
 
 
-class Sizes(eqx.Module):
-    """Layers, width, heads, and history in steps."""
+class AbstractSizes(eqx.Module):
+    """A kind of network and how large it is."""
 
+    name: eqx.AbstractClassVar[str]
+    """What recipes and files call this kind."""
+
+    @abc.abstractmethod
+    def build(self, frames: "Frames", norms: "Norms", key: PRNGKeyArray) -> "AbstractNetwork":
+        """A fresh network for a layout."""
+
+
+class AbstractNetwork(eqx.Module):
+    """From the inputs of steps to what a step changes beyond the base step: a whole sequence at once for training, and the same
+    step by step for rollouts, with a cache."""
+
+    norms: eqx.AbstractVar["Norms"]
+    sizes: eqx.AbstractVar[AbstractSizes]
+
+    @abc.abstractmethod
+    def sequence(self, x: Float[Array, "*batch t n_in"]) -> Float[Array, "*batch t n_out"]:
+        """Predictions after each step of sequences."""
+
+    @abc.abstractmethod
+    def begin(self) -> Any:
+        """The cache before the first step."""
+
+    @abc.abstractmethod
+    def step(self, x: Float[Array, " n_in"], cache: Any) -> tuple[Float[Array, " n_out"], Any]:
+        """The prediction after one more step, and the new cache."""
+
+    @abc.abstractmethod
+    def silenced(self) -> "AbstractNetwork":
+        """The network that predicts nothing: with it the base step is alone."""
+
+    @property
+    def dtype(self) -> Any:
+        """Of its numbers."""
+        return self.norms.x_mean.dtype
+
+    @property
+    def members(self) -> int:
+        """How many networks an ensemble has."""
+        return len(self.norms.x_mean)
+
+
+class Sizes(AbstractSizes):
+    """Of a transformer: layers, width, heads, and history in steps."""
+
+    name: ClassVar[str] = "transformer"
     layers: int = eqx.field(static=True, default=4)
     width: int = eqx.field(static=True, default=96)
     heads: int = eqx.field(static=True, default=4)
@@ -32,6 +82,10 @@ class Sizes(eqx.Module):
             raise ValueError(f"the width {self.width} must be a multiple of twice the {self.heads} heads.")
         if min(self.layers, self.width, self.heads, self.history) < 1:
             raise ValueError("layers, width, heads and history must be positive.")
+
+    def build(self, frames: "Frames", norms: "Norms", key: PRNGKeyArray) -> "Transformer":
+        """Fresh weights."""
+        return Transformer.build(self, norms, key)
 
 
 class Norms(eqx.Module):
@@ -62,7 +116,7 @@ class Block(eqx.Module):
     gain2: Float[Array, "*members width"]
 
 
-class Transformer(eqx.Module):
+class Transformer(AbstractNetwork):
     """`sequence` for training, and the same function as `step` with a cache for rollouts."""
 
     embed: Float[Array, "*members width n_in"]
@@ -91,7 +145,8 @@ class Transformer(eqx.Module):
         )
         head = weight(sizes.head_width, w)
         norms = jax.tree.map(lambda x: jnp.asarray(x, dtype), norms)
-        return Transformer(embed, blocks, ones, head, weight(n_out, sizes.head_width, 0.1), norms, sizes)
+        head2 = weight(n_out, sizes.head_width, 0.1)
+        return Transformer(embed=embed, blocks=blocks, gain=ones, head1=head, head2=head2, norms=norms, sizes=sizes)
 
     def _tokens(self, x: Float[Array, "n n_in"]) -> Float[Array, "n width"]:
         return (x - self.norms.x_mean[None]) / self.norms.x_std[None] @ self.embed.T
@@ -115,6 +170,9 @@ class Transformer(eqx.Module):
             h = h + jnp.einsum("bhij,bjhd->bihd", share, v).reshape(h.shape) @ block.out.T
             h = h + _mlp(block, h)
         return self._heads(h).reshape(*x.shape[:-1], -1)
+
+    def silenced(self) -> "Transformer":
+        return eqx.tree_at(lambda n: (n.head2, n.norms.y_mean), self, replace_fn=jnp.zeros_like)
 
     def begin(self) -> Cache:
         """The cache before the first step."""
@@ -148,12 +206,15 @@ class Transformer(eqx.Module):
         return qkv[:, 0], qkv[:, 1], qkv[:, 2]
 
 
-def member(ensemble: Transformer, i: int) -> Transformer:
+Network = TypeVar("Network", bound=AbstractNetwork)
+
+
+def member(ensemble: Network, i: int) -> Network:
     """One network of an ensemble, which has a leading axis in every weight."""
     return jax.tree.map(lambda w: w[i] if eqx.is_array(w) else w, ensemble)
 
 
-def trainable(network: Transformer) -> Any:
+def trainable(network: AbstractNetwork) -> Any:
     """The weights without the normalisation."""
     weights = eqx.filter(network, eqx.is_inexact_array)
     return eqx.tree_at(lambda n: n.norms, weights, None)

@@ -12,12 +12,13 @@ from typing import Any
 
 from flexor.cluster import AbstractExecutor, Local
 from flexor.model.model import Model
-from flexor.nerd.artefact import Nerd
+from flexor.nerd.artefact import Nerd, sizes_named
 from flexor.nerd.base import base_named
 from flexor.nerd.data import sample
 from flexor.nerd.evaluation import Passive, evaluate_passive, passive_metrics
 from flexor.nerd.frames import Frames
-from flexor.nerd.network import Sizes
+from flexor.nerd.fresh import Fresh
+from flexor.nerd.network import AbstractSizes, Sizes
 from flexor.nerd.ranges import Ranges, made_of
 from flexor.nerd.training import Progress, Training, train
 from flexor.robots import load as load_robot
@@ -27,25 +28,30 @@ from flexor.solvers.table import CONTACTS, solver
 
 @dataclass(frozen=True)
 class Recipe:
-    """A robot by name or file, true physics by `contact` and `substeps` for each step of `dt`, and how much to sample of what."""
+    """A robot by name or file, true physics by `contact` and `substeps` for each step of `dt`, and how much to sample of what.
+    With `fresh` there is no data set: data are drawn while the network is trained, anew every `fresh` steps."""
 
     robot: str
     dt: float = 1 / 60
     contact: str = "ncp"
     substeps: int = 1
     transitions: int = 1_000_000
+    fresh: int = 0
     length: int = 100
     seed: int = 0
     reach: float = 0.12
     base: str = "coarse"
     ranges: Ranges = field(default_factory=Ranges)
-    sizes: Sizes = field(default_factory=Sizes)
+    network: str = "transformer"
+    sizes: AbstractSizes = field(default_factory=Sizes)
     training: Training = field(default_factory=Training)
 
     def __post_init__(self) -> None:
         if self.contact not in CONTACTS:
             raise ValueError(f"there is no contact '{self.contact}'; use one of {', '.join(CONTACTS)}.")
         base_named(self.base, self.substeps)
+        if self.sizes.name != self.network:
+            raise ValueError(f"the network is '{self.network}', but `sizes` are those of '{self.sizes.name}'.")
         if not self.dt > 0:
             raise ValueError(f"`dt` must be a positive number of seconds, got {self.dt}.")
 
@@ -68,7 +74,7 @@ class Recipe:
         if here is not None and (here / str(fields["robot"])).is_file():
             fields["robot"] = str(here / fields["robot"])
         fields["ranges"] = Ranges.of(fields.get("ranges", {}))
-        fields["sizes"] = made_of(Sizes, fields.get("sizes", {}), "sizes")
+        fields["sizes"] = made_of(sizes_named(fields.get("network", "transformer")), fields.get("sizes", {}), "sizes")
         fields["training"] = made_of(Training, fields.get("training", {}), "training")
         return made_of(Recipe, fields, "a recipe")  # type: ignore[no-any-return]
 
@@ -85,7 +91,8 @@ class Recipe:
         return Simulator(self.model() if model is None else model, truth, dt=self.dt)
 
     def frames(self, model: Model) -> Frames:
-        return Frames(model.topology, self.dt, self.reach, base_named(self.base, self.substeps))
+        base = base_named(self.base, self.substeps)
+        return Frames(model.topology, self.dt, self.reach, base, jacobians=self.network == "tokens")
 
     def sample(
         self,
@@ -101,20 +108,23 @@ class Recipe:
 
     def train(
         self,
-        path: str | os.PathLike[str],
+        path: str | os.PathLike[str] | None = None,
         out: str | os.PathLike[str] | None = None,
         *,
         passive: bool = False,
         tensorboard: bool = False,
         progress: Progress | None = None,
     ) -> Nerd:
-        """`flexor.nerd.train` on a data set of this recipe, which the card keeps. With `passive`, errors of passive motion after
-        100 steps are noted beside the losses."""
+        """`flexor.nerd.train` on a data set of this recipe, which the card keeps, or on fresh data. With `passive`, errors of
+        passive motion after 100 steps are noted beside the losses."""
         sim = self.simulator()
         frames = self.frames(sim.model)
         judge = passive_metrics(sim, frames, self.ranges) if passive else None
+        if path is None and not self.fresh:
+            raise ValueError("the recipe asks for a data set: give its path, or say `fresh` in the recipe.")
+        data = Fresh(self.ranges, self.length, self.fresh, self.seed) if path is None else path
         nerd = train(
-            sim, path, sizes=self.sizes, options=self.training, frames=frames, out=out, judge=judge, tensorboard=tensorboard,
+            sim, data, sizes=self.sizes, options=self.training, frames=frames, out=out, judge=judge, tensorboard=tensorboard,
             progress=progress,
         )  # fmt: skip
         return dataclasses.replace(nerd, card={"recipe": self.table(), **nerd.card})

@@ -23,7 +23,9 @@ class Scene(NamedTuple):
 class Ahead(NamedTuple):
     """The state after the base step, and what led there: velocities without contact (`free`), relative velocities and distances
     of the candidates without contact, their relative velocities with it (`after`), and how far limited joints would be from
-    their two stops without contact. `closing` is the largest speed at which something near closes, zero where nothing is near."""
+    their two stops without contact. `closing` is the largest speed at which something near closes, zero where nothing is near.
+    `jacobian` of the candidates is there where the layout asks for it: from velocity coordinates in the root frame to the
+    relative velocity along the normal and two tangents, halfway to that state."""
 
     q: Float[Array, " nq"]
     qd: Float[Array, " nv"]
@@ -33,3 +35,4 @@ class Ahead(NamedTuple):
     after: Float[Array, "ncon 3"]
     room: Float[Array, "n_limited 2"]
     closing: Float[Array, ""]
+    jacobian: Float[Array, "ncon 3 nv"] | None = None

@@ -10,7 +10,7 @@ from jaxtyping import Array, Float
 
 from flexor.model.model import Control, Model, State, as_control
 from flexor.nerd.frames import Frames
-from flexor.nerd.network import Cache, Transformer
+from flexor.nerd.network import AbstractNetwork
 from flexor.nerd.warning import Doubt
 from flexor.solvers import AbstractMemory, AbstractSolver
 
@@ -21,7 +21,7 @@ class Memory(AbstractMemory):
     (`Doubt`), and `since` when the first state came about that should not be believed; nan and infinite where the solver has no
     warning."""
 
-    cache: Cache
+    cache: Any
     disagreement: Float[Array, ""]
     doubt: Float[Array, ""]
     since: Float[Array, ""]
@@ -32,13 +32,13 @@ class Memory(AbstractMemory):
 
 
 class NerdSolver(AbstractSolver):
-    """A robot's dynamics and contact as a transformer, or the mean of an ensemble (a leading axis of every weight).
+    """A robot's dynamics and contact as a network, or the mean of an ensemble (a leading axis of every weight).
 
     The time step is the one it was trained for: any other raises, and so does a traced one, since it cannot be checked. A
     state without memory starts with an empty window.
     """
 
-    network: Transformer
+    network: AbstractNetwork
     frames: Frames = eqx.field(static=True)
     doubt: Doubt | None = None
 
@@ -70,7 +70,7 @@ class NerdSolver(AbstractSolver):
 
     def init(self, model: Model, state: State) -> State:
         begin = eqx.filter_vmap(lambda n: n.begin())(self.network)
-        nothing = jnp.zeros((), self.network.norms.x_mean.dtype)
+        nothing = jnp.zeros((), self.network.dtype)
         doubt = jnp.full_like(nothing, jnp.nan) if self.doubt is None else nothing
         memory = Memory(begin, nothing, doubt, jnp.full((), jnp.inf, state.time.dtype))
         return eqx.tree_at(lambda s: s.memory, state, memory, is_leaf=lambda x: x is None)
@@ -82,7 +82,7 @@ class NerdSolver(AbstractSolver):
         full = as_control(model, control)
         scene = self.frames.observe(model, state.q, state.qd, full)
         ahead = self.frames.foresee(model, scene, full.wrench)
-        x = self.frames.features(scene, ahead).astype(self.network.embed.dtype)
+        x = self.frames.features(scene, ahead).astype(self.network.dtype)
         y, cache = eqx.filter_vmap(lambda n, c: n.step(x, c))(self.network, memory.cache)
         mean = jnp.mean(y, axis=0)
         spread = jnp.sqrt(jnp.mean(((y - mean[None]) / self.network.norms.y_std) ** 2))

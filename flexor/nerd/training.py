@@ -27,16 +27,17 @@ from flexor.model.model import Model
 from flexor.nerd.artefact import Nerd
 from flexor.nerd.calibration import doubt_of
 from flexor.nerd.data import Data
-from flexor.nerd.examples import Examples, examples
+from flexor.nerd.examples import Examples
 from flexor.nerd.frames import Frames
+from flexor.nerd.fresh import Fresh, Pool, pool_of
 from flexor.nerd.losses import one_step_loss, rollout_loss
-from flexor.nerd.network import Sizes, Transformer, member, trainable
+from flexor.nerd.network import AbstractNetwork, AbstractSizes, Sizes, member, trainable
 from flexor.nerd.placement import Placement, check_same_step, placement
 from flexor.nerd.warning import FEWEST
 from flexor.solvers import Simulator
 
 Progress = Callable[[int, int, float], None]
-Judge = Callable[[Transformer], dict[str, float]]
+Judge = Callable[[AbstractNetwork], dict[str, float]]
 History = list[dict[str, Any]]
 CHECKPOINT = "checkpoint.npz"
 
@@ -69,21 +70,21 @@ class Training:
 class Run(eqx.Module):
     """The state of a training run."""
 
-    network: Transformer
+    network: AbstractNetwork
     memory: Any
     step: Array
 
 
-def losses(ensemble: Transformer, x: Any, y: Any, h: float) -> Array:
+def losses(ensemble: AbstractNetwork, x: Any, y: Any, h: float) -> Array:
     """The loss of every member, one after the other: batched products of small matrices are slow on CPUs."""
-    return jnp.stack([one_step_loss(member(ensemble, i), x, y, h) for i in range(len(ensemble.embed))])
+    return jnp.stack([one_step_loss(member(ensemble, i), x, y, h) for i in range(ensemble.members)])
 
 
 def train(
     sim: Simulator,
-    data: Data | str | os.PathLike[str],
+    data: Fresh | Data | str | os.PathLike[str],
     *,
-    sizes: Sizes = Sizes(),  # noqa: B008
+    sizes: AbstractSizes = Sizes(),  # noqa: B008
     options: Training = Training(),  # noqa: B008
     frames: Frames | None = None,
     out: str | os.PathLike[str] | None = None,
@@ -92,7 +93,8 @@ def train(
     progress: Progress | None = None,
 ) -> Nerd:
     """A learned solver for the robot of a simulator: a network, or an ensemble, trained on a data set of its steps or its file
-    (`sample`). `frames` chooses what it reads and what is computed before it, by default `Frames(topology, dt)`.
+    (`sample`), or on data drawn as it goes (`Fresh`). `frames` chooses what it reads and what is computed before it, by
+    default `Frames(topology, dt)`.
 
     With `out`, a folder, checkpoints and `history.csv` are kept there, also when training is interrupted, and a run that finds a
     checkpoint of the same options resumes it. What `judge` returns for a network, for instance errors of passive motion, is
@@ -110,9 +112,10 @@ def train(
     if folder is not None:
         folder.mkdir(parents=True, exist_ok=True)
     start = time.perf_counter()
-    shown = examples(data, model, frames)
+    pool = pool_of(data, options.held_out, options.window, sim, frames)
+    shown = pool.first
     _check(options, shown)
-    run, history = _fit(shown, sizes, options, frames, model, folder, judge, write, progress)
+    run, history = _fit(pool, sizes, options, frames, model, folder, judge, write, progress)
     minutes = round((time.perf_counter() - start) / 60, 1)
     card = {
         "training": asdict(options),
@@ -122,32 +125,25 @@ def train(
         "history": history,
         "minutes of training": minutes,
     }
-    held_out = _held_out(options, shown.shape[0])
     doubt = None
-    if held_out >= FEWEST:  # a smaller data set gives a solver without a warning
-        doubt = doubt_of(shown, shown.shape[0] - held_out, frames, run.network.norms.x_mean.dtype)
+    if shown.shape[0] - pool.learned >= FEWEST:  # a smaller data set gives a solver without a warning
+        doubt = doubt_of(pool.at(0)[0].x[: pool.learned or None], shown, pool.learned, frames, run.network.dtype)
     return Nerd(model, run.network, frames, card, sim.solver, shown.ranges, doubt)
 
 
 def _check(options: Training, shown: Examples) -> None:
     """Raises if the data set and the options are incompatible."""
-    n, t = shown.shape
+    t = shown.shape[1]
     if t < options.window:
         raise ValueError(f"windows of {options.window} steps do not fit into trajectories of {t}.")
     own_ground = shown.ranges is None or shown.ranges.planes is None
     if options.rollout >= options.window or (options.rollout and not own_ground):
         raise ValueError("rollouts in the loss must be shorter than a window, and need data on the robot's own ground.")
-    if n - _held_out(options, n) < 1:
-        raise ValueError(f"{n} trajectories are too few to hold some out.")
-
-
-def _held_out(options: Training, trajectories: int) -> int:
-    return max(1, round(options.held_out * trajectories))
 
 
 def _fit(
-    shown: Examples,
-    sizes: Sizes,
+    pool: Pool,
+    sizes: AbstractSizes,
     options: Training,
     frames: Frames,
     model: Model,
@@ -157,19 +153,20 @@ def _fit(
     progress: Progress | None,
 ) -> tuple["Run", History]:
     """The run after all steps, from its beginning or its checkpoint, and the history of its losses."""
-    optimiser = optimiser_of(options)
-    run, history = _restore(folder, _first(shown, sizes, options, optimiser), options, shown)
+    optimiser, shown = optimiser_of(options), pool.first
+    run, history = _restore(folder, _first(shown, sizes, frames, options, optimiser), options, shown)
     place = placement(options.batch)
     check_same_step(int(run.step))
     run, advance, judged = place.everywhere(run), _advance(optimiser, options, frames, model, place), eqx.filter_jit(losses)
-    n, chances = shown.shape[0], shown.chances(options.window)
-    last = n - _held_out(options, n)
-    test = shown.windows(*_draw(options, 10**9, chances, last, n), options.window)[:2]
+    judged_by = _draw(options, 10**9, shown.chances(options.window), pool.learned, shown.shape[0])
+    test = shown.windows(*judged_by, options.window)[:2]
     complete = run, history  # the last complete step, which is kept after Ctrl-C
     try:
         while int(run.step) < options.steps:
             step = int(run.step)
-            run, value = advance(run, *place.spread(shown.windows(*_draw(options, step, chances, 0, last), options.window)))
+            learned, chances, last = pool.at(step)
+            batch = learned.windows(*_draw(options, step, chances, 0, last), options.window)
+            run, value = advance(run, *place.spread(batch))
             if (step + 1) % options.every == 0 or step + 1 == options.steps:
                 here = place.here(run)
                 found = place.here(value), judged(here.network, *test, options.huber)
@@ -235,10 +232,10 @@ def _draw(options: Training, step: int, chances: np.ndarray, first: int, last: i
     return np.divmod(np.searchsorted(chances.ravel(), at, side="right") - 1, chances.shape[1])
 
 
-def _first(shown: Examples, sizes: Sizes, options: Training, optimiser: Any) -> Run:
+def _first(shown: Examples, sizes: AbstractSizes, frames: Frames, options: Training, optimiser: Any) -> Run:
     norms = shown.norms(options.seed)
     keys = jax.random.split(jax.random.key(options.seed), options.members)
-    network = eqx.filter_jit(eqx.filter_vmap(lambda k: Transformer.build(sizes, norms, k)))(keys)
+    network = eqx.filter_jit(eqx.filter_vmap(lambda k: sizes.build(frames, norms, k)))(keys)
     return Run(network, optimiser.init(trainable(network)), jnp.zeros((), jnp.int32))
 
 
@@ -256,7 +253,7 @@ def _advance(
             each = losses(whole, x, y, options.huber)
             if not options.rollout:
                 return jnp.sum(each), each
-            members = [member(whole, i) for i in range(len(whole.embed))]
+            members = [member(whole, i) for i in range(whole.members)]
             further = [rollout_loss(m, frames, model, raw[:, : options.rollout + 1], options.huber) for m in members]
             return jnp.sum(each + options.share * jnp.stack(further)), each
 

@@ -16,12 +16,12 @@ from jaxtyping import Array, Float
 from flexor import simd
 from flexor.model.model import Model
 from flexor.nerd.frames import Frames, dof_kinds
-from flexor.nerd.network import Transformer
+from flexor.nerd.network import AbstractNetwork
 from flexor.nerd.scene import Ahead, Scene
 
 
 def unrolled_errors(
-    network: Transformer,
+    network: AbstractNetwork,
     frames: Frames,
     model: Model,
     q: Float[Array, "instants nq"],
@@ -40,7 +40,7 @@ def unrolled_errors(
 
 
 def path_errors(
-    network: Transformer,
+    network: AbstractNetwork,
     frames: Frames,
     model: Model,
     q: Float[Array, "instants nq"],
@@ -59,7 +59,7 @@ def path_errors(
 
 
 def _unrolled(
-    network: Transformer, frames: Frames, model: Model, q: Array, qd: Array, torque: Array, limit: float
+    network: AbstractNetwork, frames: Frames, model: Model, q: Array, qd: Array, torque: Array, limit: float
 ) -> tuple[Float[Array, "T nq"], Float[Array, "T nv"]]:
     """States after every step from (q, qd)."""
 
@@ -73,7 +73,7 @@ def _unrolled(
         here, speed, cache = carry
         here, speed = _cut((here, speed), limit) if np.isfinite(limit) else (here, speed)
         scene, ahead, x = observe(here, speed, push)
-        y, cache = network.step(x.astype(network.embed.dtype), cache)  # type: ignore[arg-type]
+        y, cache = network.step(x.astype(network.dtype), cache)  # type: ignore[arg-type]
         here, speed = frames.decode(model, scene, ahead, y.astype(here.dtype))
         return (here, speed, cache), (here, speed)
 

@@ -78,6 +78,8 @@ _MODULES = {
     "flexor.nerd.frames": ("Frames",),
     "flexor.nerd.network": ("Block", "Norms", "Sizes", "Transformer"),
     "flexor.nerd.solver": ("NerdSolver",),
+    "flexor.nerd.tokens": ("ContactTokens", "TokenLayout", "TokenSizes"),
+    "flexor.nerd.warning": ("Doubt",),
     "flexor.ode.artefact": ("Parts",),
     "flexor.ode.encoder": ("Measured", "Past"),
     "flexor.ode.field": ("BlackBoxField", "RigidField"),

@@ -60,6 +60,6 @@ def test_the_robot_options_are_listed_once():
 def test_examples_use_options_that_exist():
     for line in re.findall(r"^flexor .*$", PAGE.read_text(), flags=re.MULTILINE):
         words = line.split("#")[0].split()[1:]
-        name = " ".join(words[:2]) if words[0] == "nerd" else words[0]
+        name = " ".join(words[:2]) if words[0] in ("nerd", "ode") else words[0]
         used = {w for w in words if w.startswith("--")}
         assert used <= commands()[name], line

@@ -29,9 +29,8 @@ def model():
 def random_field(model, form, seed=0):
     """A field whose every weight is random, the damper's gains and signs too."""
     field = FORMS[form](model, width=4, depth=1, key=jax.random.key(seed))
-    leaves, tree = jax.tree.flatten(field)
-    keys = jax.random.split(jax.random.key(seed + 1), len(leaves))
-    return jax.tree.unflatten(tree, [jax.random.normal(k, x.shape, x.dtype) for k, x in zip(keys, leaves, strict=True)])
+    rng = np.random.default_rng(seed + 1)
+    return jax.tree.map(lambda x: jnp.asarray(rng.normal(size=x.shape)), field)
 
 
 def power(model, field, state, control):
@@ -46,15 +45,17 @@ def power(model, field, state, control):
     return jax.jvp(energy, (jnp.zeros_like(v), w), (v, change))[1], v
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["lagrangian", "port-hamiltonian"])
 def test_energy_enters_through_controls_alone_for_any_weights(model, form):
-    """dE/dt = v^T f - v^T D v at random states: zero for conservative forms without input, never positive with a damper."""
+    """dE/dt = v^T f - v^T D v at random states: never positive without input."""
     none, control = fx.Control(u=jnp.zeros(1), tau=jnp.zeros(model.nv)), fx.Control(u=jnp.ones(1), tau=jnp.ones(model.nv))
 
+    field, rng = random_field(model, form), np.random.default_rng(5)
+
     @jax.jit
-    def powers(key):
-        field = random_field(model, form)
-        state = fx.random_state(model, key)
+    def powers(q, qd):
+        q = q.at[:4].divide(jnp.linalg.norm(q[:4]))
+        state = fx.State(q, qd, jnp.zeros(()))
         free, v = power(model, field, state, none)
         driven, _ = power(model, field, state, control)
         force = jnp.ones(model.nv).at[-1].add(1.0)
@@ -63,28 +64,23 @@ def test_energy_enters_through_controls_alone_for_any_weights(model, form):
             force = force + port @ force
         return free, driven - free - v @ force, -v @ field.braking(model, state.q, v), jnp.abs(v) @ jnp.abs(force)
 
-    free, left, lost, size = (np.asarray(x) for x in jax.vmap(powers)(jax.random.split(jax.random.key(5), 8)))
+    free, left, lost, size = (
+        np.asarray(x) for x in jax.vmap(powers)(*(jnp.asarray(rng.normal(size=(8, n))) for n in (model.nq, model.nv)))
+    )
     np.testing.assert_allclose(left, 0, atol=1e-10 * size.max())
     np.testing.assert_allclose(free, -lost, atol=1e-9 * (1 + np.abs(lost).max() + size.max()))
-    if form == "hamiltonian":
-        np.testing.assert_array_equal(lost, 0)
-    else:
-        assert (lost > 0).any()
+    assert (lost >= 0).all()
+    assert (lost > 0).any()
 
 
-@pytest.mark.parametrize("form", ["lagrangian", "hamiltonian"])
-def test_energy_along_rollouts_and_quaternions_of_unit_length(model, form):
-    """Adaptive steps at a tolerance of 1e-9: energy is kept, or falls, to 1e-6 of its size; quaternions stay unit to rounding."""
-    field = random_field(model, form, seed=3)
+def test_energy_stays_along_rollouts_and_quaternions_unit(model):
+    """Adaptive steps at a tolerance of 1e-8: energy is kept to 1e-6 of its size, quaternions stay unit to rounding."""
+    field = random_field(model, "hamiltonian", seed=3)
     sim = fx.Simulator(model, fx.ode.OdeSolver(field, fx.ode.Adaptive(rtol=1e-8, atol=1e-9)), dt=0.02)
     run = sim.rollout(sim.reset(qd=0.3 * jnp.arange(1, model.nv + 1.0)), steps=25)
     energy = np.asarray(jax.vmap(lambda q, v: field.energy(model, q, v))(run.q, run.qd))
     size = np.ptp(energy) + np.abs(energy).max()
-    if form == "hamiltonian":
-        np.testing.assert_allclose(energy, energy[0], atol=1e-6 * size)
-    else:
-        assert np.diff(energy).max() < 1e-6 * size
-        assert energy[-1] < energy[0] - 1e-3 * size
+    np.testing.assert_allclose(energy, energy[0], atol=1e-6 * size)
     np.testing.assert_allclose(jnp.linalg.norm(run.q[:, :4], axis=1), 1, atol=1e-14)
     assert float(jnp.abs(run.q[-1] - run.q[0]).max()) > 0.1
 
