@@ -40,7 +40,6 @@ PACKAGES = (
             "taps",
         )
     ),
-    *(f"flexor.{name}" for name in ("identify", "nerd", "ode", "control", "envs", "learn", "gym", "viz", "files", "taps")),
     *(f"flexor.plugins.{name}" for name in ("mujoco", "gymnasium", "newton")),
 )
 """Modules with a page of the API: their public names."""

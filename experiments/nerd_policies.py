@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import matplotlib.figure
 import numpy as np
 from _experiment import Check, Result, at_least, at_most, run
 from rich.console import Console
@@ -125,6 +126,21 @@ def share(value: float) -> float:
     return value - (1 - SHARE) * abs(value)
 
 
+def returns(rows: list[dict[str, Any]]) -> matplotlib.figure.Figure:
+    """Returns in the learned solver and in the true physics, of policies trained in either."""
+    figure = matplotlib.figure.Figure(figsize=(5, 4), layout="constrained")
+    axes = figure.subplots()
+    for where, marker in zip(PLACES, "ox", strict=True):
+        own = [row for row in rows if row["trained in"] == where]
+        points = [row["return, neural"] for row in own], [row["return, true"] for row in own]
+        axes.plot(*points, marker, label=f"trained in the {where} engine")
+    everything = [row[f"return, {there}"] for there in PLACES for row in rows]
+    axes.plot([min(everything), max(everything)], [min(everything), max(everything)], "k:", linewidth=0.8)
+    axes.set(xlabel="return in the learned solver", ylabel="return in the true physics")
+    axes.legend()
+    return figure
+
+
 def measure(options: argparse.Namespace) -> Result:
     """All tasks, or the one that is asked for."""
     begun = time.perf_counter()
@@ -132,6 +148,7 @@ def measure(options: argparse.Namespace) -> Result:
     options.episodes = 64 if options.quick else 2048
     names = [options.task] if options.task else ["cartpole"] if options.quick else list(TASKS)
     results = [part(name, options) for name in names]
+    returns([row for r in results for row in r.rows]).savefig(options.out / "returns.png", dpi=150)
     remarks = [
         *(x for r in results for x in r.remarks),
         MISSING,

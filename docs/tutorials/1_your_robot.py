@@ -117,9 +117,8 @@ plt.show()
 # ## Keep it
 #
 # `sim.save` writes model, solver and time step; `fx.open` reads them back to the same bits. `fx.save(model, "crane.xml")`
-# writes an MJCF. `fx.viz.save_animation("crane.html", model, run)` makes a page that plays the motion, and `flexor
-# simulate crane.urdf --ground
-# --html crane.html` does the same from the command line.
+# writes an MJCF. `fx.viz.save_animation("crane.html", model, run)` makes a page that plays the motion; from the command line,
+# `flexor simulate crane.urdf --ground --html crane.html` does the same.
 
 # %%
 sim.save("crane")

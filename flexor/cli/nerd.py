@@ -58,6 +58,8 @@ def train(
     """Train a recipe's network on its data set, or on fresh data. After Ctrl-C the same command resumes."""
     from flexor.cluster import join_as
 
+    if processes < 1 or (processes > 1 and join is not None):
+        raise ValueError("--processes must be positive, and --join names one of several processes: give one of the two.")
     if processes > 1:
         raise typer.Exit(_train_together(config, out, tensorboard, processes))
     if join is not None:
@@ -131,15 +133,18 @@ def evaluate(
     steps: Annotated[int, typer.Option(help="Longest horizon.")] = 1000,
     rollouts: Annotated[int, typer.Option(help="Random starts.")] = 2048,
     seed: Annotated[int, typer.Option(help="Seed of the random starts.")] = 500,
+    calibrate: Annotated[Path | None, typer.Option(help="Data set by which a solver without a warning gets one.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the growth of the errors: .png, .svg or .pdf.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write an animation beside the truth as one HTML page.")] = None,
     video: Annotated[Path | None, typer.Option(help="Render a video beside the truth: .gif or .mp4.")] = None,
 ) -> None:
     """Passive motion of a learned solver, and of its base step alone, beside the physics it was trained on."""
+    from flexor.nerd import calibrate as calibrated
     from flexor.nerd import evaluate_contribution, load
     from flexor.robots import load as load_robot
 
     nerd = load(model, None if robot is None else load_robot(robot))
+    nerd = nerd if calibrate is None else calibrated(nerd, calibrate)
     with console.spinner(f"{rollouts} rollouts of {steps} steps"):
         both = evaluate_contribution(nerd, steps=steps, rollouts=rollouts, seed=seed)
     horizons = sorted({h for h in (100, 500, 1000, steps) if h <= steps})
@@ -157,7 +162,7 @@ def _warn(nerd: Any, rollouts: int) -> None:
     from flexor.nerd import evaluate_warning
 
     if nerd.doubt is None:
-        console.out().print("warning: none in this file; fx.nerd.calibrate adds one from data")
+        console.out().print("warning: none in this file; --calibrate DATA gives it one")
         return
     with console.spinner("judging its warning"):
         found = evaluate_warning(nerd, rollouts=rollouts)

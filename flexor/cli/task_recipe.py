@@ -40,6 +40,11 @@ def recipe_of(policy: Policy, name: str, task: str | None, solver: Any, options:
         return TaskRecipe(task, options, solver)
     if card is None:
         raise ValueError(f"the card of '{name}' does not say how its task '{policy.task}' is made: name it (`task`).")
+    if ":" in card["task"]:
+        raise ValueError(
+            f"the card of '{name}' names Python code, '{card['task']}', which would be executed: if you trust it, name it "
+            f"yourself as the task (`--task {card['task']}`, or `task` in a configuration)."
+        )
     return TaskRecipe(card["task"], {**card["options"], **options}, card["solver"] if solver is None else solver)
 
 

@@ -181,8 +181,14 @@ def _recorded_motions(robot: Robot, options: Options) -> list[Any]:
         raise ValueError(
             f"'{robot.file}' has steps of {steps.min():.3g} to {steps.max():.3g} s, so nothing can be simulated beside it."
         )
+    if opened is not None and options.solver is not None:
+        raise ValueError(f"'{options.of}' is a saved simulator with its own solver: leave --solver out.")
     sim = opened if opened is not None else Simulator(model, solver_by_name(options.solver or "rigid"), dt=dt)
     for label, other in _beside(sim, owner, options).items():
+        if abs(float(other.dt) / dt - 1) > 0.01:
+            raise ValueError(
+                f"'{label}' steps by {float(other.dt):g} s, but '{robot.file}' was recorded every {dt:g} s: its inputs do not fit."
+            )
         start = np.asarray(run.q[0]), np.asarray(run.qd[0])
         motions.append(
             Motion(label, other.model, run, Replay(other, np.asarray(run.u), *start, _taps(other, options.record)))

@@ -97,7 +97,7 @@ def connected(address: str | None) -> Any:
         raise ImportError('the executor `Ray` needs the package ray: `pip install "flexor[ray]"`.') from error
     if not ray.is_initialized():
         here = address is None and not os.environ.get("RAY_ADDRESS")
-        own = {"include_dashboard": False} if here else {"address": address}
+        own = {"address": "local", "include_dashboard": False} if here else {"address": address}
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent anywhere
         try:
             with warnings.catch_warnings():

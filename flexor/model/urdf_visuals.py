@@ -28,7 +28,16 @@ def urdf_appearance(text: str, origin: Origin) -> Appearance:
         robot = ET.fromstring(text.lstrip())
     except ET.ParseError as error:
         return Appearance(missing=(f"the description is no longer XML: {error}",))
-    palette = {m.get("name", ""): colour for m in robot.iter("material") if (colour := _colour(m)) is not None}
+    palette: dict[str, Colour] = {}
+    found: list[Visual] = []
+    missing: list[str] = []
+    for material in robot.iter("material"):
+        try:
+            colour = _colour(material)
+        except ValueError as error:
+            missing.append(f"the colour of material '{material.get('name')}': {error}")
+        else:
+            palette.update({} if colour is None else {material.get("name", ""): colour})
     folder = None if origin.path is None else origin.path.resolve().parent
 
     @cache  # the legs of a robot share their meshes
@@ -38,7 +47,6 @@ def urdf_appearance(text: str, origin: Origin) -> Appearance:
             raise UnreadableVisual(f"it was not found; looked at {', '.join(places[:3])}{', …' if len(places) > 3 else ''}")
         return tuple(_scaled(s, np.array(scale)) for s in read_surfaces(path))
 
-    found, missing = [], []
     for link in robot.findall("link"):
         for i, element in enumerate(link.findall("visual")):
             name = element.get("name") or f"{link.get('name')}_visual{i}"

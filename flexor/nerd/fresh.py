@@ -1,5 +1,6 @@
 """`Fresh`: data drawn while a network is trained, so that it sees no transition for long. Nothing is written to disk."""
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from flexor.files import digest
 from flexor.nerd import data as data_sets
 from flexor.nerd.data import Data, block, chunks, finite, head
 from flexor.nerd.examples import Examples, examples
@@ -43,10 +45,12 @@ class Fresh:
         return part
 
     def _facts(self, sim: Simulator) -> dict[str, Any]:
-        return {
-            **head(sim, self.ranges, self.length, self.seed), "hash": f"fresh {self.seed}", "fresh": True,
+        facts = {
+            **head(sim, self.ranges, self.length, self.seed),
+            "fresh": True,
             "steps of training with the same": self.steps,
-        }  # fmt: skip
+        }
+        return {**facts, "hash": f"fresh {digest(json.dumps(facts, sort_keys=True, default=str).encode())[:16]}"}
 
 
 @dataclass

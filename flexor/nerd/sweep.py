@@ -12,6 +12,7 @@ import numpy as np
 from flexor.cluster import AbstractExecutor, Arrays, Local, Work, results
 from flexor.files import digest, write_whole
 from flexor.nerd.artefact import Nerd, load
+from flexor.nerd.data import model_hash
 from flexor.nerd.recipe import Recipe
 
 Progress = Callable[[str, int, int], None]
@@ -35,7 +36,8 @@ def sweep(
 ) -> dict[str, Nerd]:
     """A learned solver for each recipe, to the bits of `Recipe.sample` and `Recipe.train`, as `out/NAME.safetensors`.
 
-    First the data sets, each sampled by all of the executor; recipes that sample the same share one. Then the networks, a task
+    First the data sets, each sampled by all of the executor; recipes that sample the same share one, and those that draw fresh
+    data have none. Then the networks, a task
     each; their checkpoints are in `out/NAME`. All machines must share the folder. The same call after an interruption goes on.
     `progress` gets what is done ("sampling NAME", "training"), how much, and of how much.
     """
@@ -44,10 +46,10 @@ def sweep(
     folder = Path(out).resolve()
     folder.mkdir(parents=True, exist_ok=True)
     tell = progress or (lambda text, done, total: None)
-    data = {name: folder / f"data-{_sampled(recipe)}.h5" for name, recipe in recipes.items()}
-    for name, recipe in recipes.items():
+    data = {name: folder / f"data-{_sampled(recipe)}.h5" for name, recipe in recipes.items() if not recipe.fresh}
+    for name in data:
         if not data[name].is_file():
-            recipe.sample(data[name], executor=executor, progress=partial(tell, f"sampling {name}"))
+            recipes[name].sample(data[name], executor=executor, progress=partial(tell, f"sampling {name}"))
     work, found = Work(_trainer, (dict(recipes), {name: str(path) for name, path in data.items()}, str(folder))), {}
     for name, arrays in results(executor, work, {n: n for n in recipes}, progress=partial(tell, "training")):
         write_whole({folder / file: content.tobytes() for file, content in arrays.items()})
@@ -57,15 +59,16 @@ def sweep(
 
 def _sampled(recipe: Recipe) -> str:
     """What a recipe samples: a digest of all of it but its network and training."""
-    table = {key: value for key, value in recipe.table().items() if key not in ("sizes", "training", "base", "reach")}
-    return digest(json.dumps(table, sort_keys=True, default=str).encode())[:12]
+    others = ("network", "sizes", "training", "base", "reach", "fresh")
+    table = {key: value for key, value in recipe.table().items() if key not in others}
+    return digest(json.dumps([table, model_hash(recipe.model())], sort_keys=True, default=str).encode())[:12]
 
 
 def _trainer(recipes: Mapping[str, Recipe], data: Mapping[str, str], folder: str) -> Callable[[str], Arrays]:
     """A function from the name of a recipe to the contents of the files of its network."""
 
     def train(name: str) -> Arrays:
-        nerd = recipes[name].train(data[name], Path(folder) / name)
+        nerd = recipes[name].train(data.get(name), Path(folder) / name)
         file = nerd.save(Path(folder) / name / f"{name}.safetensors")
         return {f.name: np.frombuffer(f.read_bytes(), np.uint8) for f in (file, file.with_suffix(".json"))}
 

@@ -44,7 +44,8 @@ def state_inputs(frames: Frames) -> int:
 
 def fitted(learned: np.ndarray, held_out: np.ndarray, acts: np.ndarray, frames: Frames, dtype: Any) -> Doubt:
     """From inputs (trajectory, step, n_in) that were learned from and others; `acts` (trajectory, step) says in which of the
-    others the network acts at all. Without trajectories in which it does, nothing is held against a state."""
+    others the network acts at all. Where almost none of them has
+    such a step, every state in which the network acts is doubted."""
     n = state_inputs(frames)
     z = np.asarray(learned[..., :n], float).reshape(-1, n)
     mean, deviation = z.mean(0), z.std(0)

@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import replace
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -97,7 +98,7 @@ class Viewer:
     def _build_gui(self, parameters: Sequence[str]) -> None:
         gui = self._server.gui
         gui.configure_theme(show_logo=False, show_share_button=False)
-        gui.add_markdown(f"**{', '.join(m.label for m in self._motions)}**")
+        gui.add_markdown(f"**{_plain(', '.join(m.label for m in self._motions))}**")
         self._status = gui.add_markdown("")
         with gui.add_folder("Time"):
             self.playing: Any = gui.add_checkbox("play", initial_value=self.duration > STILL)
@@ -149,7 +150,7 @@ class Viewer:
         try:
             self.add_parameter(self._pattern.value)
         except (KeyError, ValueError) as error:
-            self._status.content = str(error.args[0])
+            self._status.content = _plain(str(error.args[0]))
 
     def add_parameter(self, pattern: str) -> None:
         """Adds a slider for a parameter, or for all that match a pattern, which then share a value; for vectors one for each
@@ -273,10 +274,12 @@ class Viewer:
             made = [m if m.simulate is None else replace(m, trajectory=m.simulate(start, values)) for m in self._motions]
             poses = [_Poses(m) for m in made]
         except Exception as error:  # of any solver, shown where the slider is; the last motion stays
-            self._status.content = f"**not simulated:** {error}"
+            self._status.content = f"**not simulated:** {_plain(str(error))}"
             return
         bad = next((m for m in made if not m.trajectory.status.ok), None)
-        self._status.content = "" if bad is None else f"**{bad.label} diverged:** {bad.trajectory.status.message}"
+        self._status.content = (
+            "" if bad is None else f"**{_plain(bad.label)} diverged:** {_plain(bad.trajectory.status.message)}"
+        )
         with self._lock:
             first = self.duration < STILL and self._start is None
             self._motions, self._poses = made, poses
@@ -325,6 +328,11 @@ class _Poses:
         """Positions, quaternions and forces at the last state before a time."""
         i = max(int(np.searchsorted(self.time, seconds + 1e-9, side="right")) - 1, 0)
         return self.pos[i], self.quat[i], None if self.forces is None else self.forces[i]
+
+
+def _plain(text: str) -> str:
+    """Words that a description or an error brings, so that the browser shows them and reads no HTML in them."""
+    return escape(text, quote=False)
 
 
 def _space(motion: Motion) -> tuple[np.ndarray, np.ndarray]:

@@ -15,7 +15,7 @@ from tests.control.problems import HORIZON, problems
 
 COUNT = 12
 KINDS = ("trot", "stance")
-SHARE = 1e-3  # of the robot's weight: what the issue of the method asks of forces, and what its tolerance is set for
+SHARE = 1e-3  # of the robot's weight: what is asked of forces, and what its tolerance is set for
 
 
 def osqp(qp: DenseQP) -> np.ndarray:

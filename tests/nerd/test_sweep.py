@@ -28,7 +28,7 @@ def test_a_sweep_gives_what_each_recipe_gives_alone(tmp_path):
     recipes = with_seeds({"pendulum": SMALL}, [0, 3])
     found = sweep(recipes, tmp_path, executor=who, progress=lambda *x: seen.append(x))
     assert list(found) == ["pendulum-seed0", "pendulum-seed3"]
-    assert who.works == ["_chunks", "_trainer"]  # one data set for both
+    assert who.works == ["chunks", "_trainer"]  # one data set for both
     assert seen[-2:] == [("training", 1, 2), ("training", 2, 2)]
     alone = SMALL.train(SMALL.sample(tmp_path / "alone.h5"))
     np.testing.assert_array_equal(found["pendulum-seed0"].network.embed, alone.network.embed)
