@@ -36,6 +36,13 @@ from flexor.spatial import take
 INERTIAL = ("mass", "com", "inertia")
 OF_JOINTS = ("armature", "damping", "frictionloss")
 FIELDS = (*INERTIAL, *OF_JOINTS, "gain")
+GROUPS = {"body": INERTIAL, "joint": OF_JOINTS, "actuator": ("gain",)}
+
+
+def is_linear(name: str) -> bool:
+    """Whether theta holds the parameter with this name."""
+    base = name.split("[")[0]
+    return base.rsplit(".", 1)[-1] in GROUPS.get(base.split(".")[0], ())
 
 
 class Free(NamedTuple):

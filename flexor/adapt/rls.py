@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from flexor.adapt.estimator import AbstractEstimator, AbstractRunning, Columns, Innovation
-from flexor.adapt.linear import FIELDS, Free, chart_program, window_program
+from flexor.adapt.linear import Free, chart_program, is_linear, window_program
 from flexor.adapt.stream import Sample
 from flexor.model.charts import Coordinates
 from flexor.model.model import Model
@@ -53,7 +53,7 @@ class MomentumRLS(AbstractEstimator):
     averaged: int = 100
 
     def estimable(self, model: Model, name: str) -> bool:
-        return name.split("[")[0].rsplit(".", 1)[-1] in FIELDS
+        return is_linear(name)
 
     def start(
         self, sim: Simulator, place: Coordinates, columns: Sequence[str], noise: np.ndarray, prior: np.ndarray | None
@@ -81,15 +81,23 @@ class RunningRLS(AbstractRunning):
         self._window = window_program(model, self.free, options.creep)
         self._chart = chart_program(model, place, self.free)
         mass = 0.3 * float(np.sum(np.asarray(model.bodies.mass))) if options.mass is None else options.mass
-        self.z: np.ndarray = place.start.copy()
+        self.z, self._first_z = place.start.copy(), place.start.copy()
         self._basis = _basis(self._chart, self.z, self.free.sizes(model, mass, options.reach))
         self._place_prior(prior)
+        self._know_nothing()
+        self._begin()
+
+    def _know_nothing(self) -> None:
+        """Neither parameters nor the errors of windows."""
         self.forget()
         self.estimate()
-        self._variance = np.zeros(model.nv)
-        self._size = np.zeros(model.nv)  # of the sums of late
+        self._variance = np.zeros(self.model.nv)
+        self._size = np.zeros(self.model.nv)  # of the sums of late
         self._early: list[tuple[np.ndarray, np.ndarray]] = []
         self._seen = 0
+
+    def _begin(self) -> None:
+        """A new stretch: what was before has nothing to do with it."""
         self._previous: Sample | None = None
         self._restart()
 
@@ -114,14 +122,25 @@ class RunningRLS(AbstractRunning):
         self._phase = np.array([0.0, -0.5])  # shares of the windows that have passed; below zero: not begun
 
     def take(self, sample: Sample) -> Innovation | None:
+        if sample.new:
+            self._begin()
         q = sample.y[self._columns.q]
         if not np.isfinite(q).all():
             return None  # the interval to the next complete sample is bridged by `_previous`
         previous, self._previous = self._previous, sample
-        if sample.new or previous is None:
-            self._restart()
+        if previous is None:
             return None
-        return self._interval(previous, sample, q)
+        try:
+            found = self._interval(previous, sample, q)
+            if all(np.isfinite(x).all() for x in (self.z, self._x, self.covariance)):
+                return found
+        except np.linalg.LinAlgError:
+            pass
+        self.restarts += 1  # the numbers broke down: everything begins anew
+        self.z = self._first_z.copy()
+        self._begin()
+        self._know_nothing()
+        return None
 
     def _interval(self, a: Sample, b: Sample, q: np.ndarray) -> Innovation | None:
         """The time between two samples, split where a window ends within it."""

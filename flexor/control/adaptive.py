@@ -12,6 +12,7 @@ theta becomes, and theta need not be physical.
     LeastSquaresTorque  computed torque with theta from the filtered momentum equation (Slotine & Li 1989; De Luca & Mattone 2003)
                         cut (P - P_f) theta - S_f theta = f_f - cut (p0 - p0_f),     x_f' = cut (x - x_f)
 
+(in steps of dt, (exp(cut dt) - 1) / dt in the place of cut is the derivative that the filter of S has)
 by recursive least squares that forgets exponentially, towards a guess.
 """
 
@@ -24,7 +25,7 @@ from jax.scipy.linalg import cho_solve
 from jaxtyping import Array, Float, PRNGKeyArray
 
 from flexor import dynamics as dyn
-from flexor.adapt.linear import FIELDS, Free, theta_into, window_terms, without
+from flexor.adapt.linear import Free, is_linear, theta_into, window_terms, without
 from flexor.control.tracking import AbstractTracking, Goal, inverse
 from flexor.identify.torque_problem import blank_passive
 from flexor.model.model import Control, Model, State
@@ -34,7 +35,7 @@ from flexor.spatial import take
 def free_of(model: Model, names: list[str]) -> Free:
     """The numbers that a controller adapts, from names of parameters; those of a body come together."""
     for name in names:
-        if name.split("[")[0].rsplit(".", 1)[-1] not in FIELDS or name.endswith(".gain"):
+        if not is_linear(name) or name.startswith("actuator."):
             raise ValueError(f"'{name}' is no inertia or friction, which is what adaptive controllers learn.")
     return Free.of(model, names)
 
@@ -80,7 +81,8 @@ class SlotineLi(AbstractTracking):
 
 
 class Learnt(NamedTuple):
-    """Memory of `LeastSquaresTorque`: theta, filtered P, S, p0 and f0, and the sums of least squares."""
+    """Memory of `LeastSquaresTorque`: theta, filtered P, S, p0 and f0, the sums of least squares, and the
+    last instant. `begun` counts instants up to two: an interval lies between two."""
 
     theta: Float[Array, " p"]
     P: Float[Array, "nv p"]
@@ -137,22 +139,21 @@ class LeastSquaresTorque(AbstractTracking):
         q, qd, qdd = self.goal(state.time)
         wanted = qdd + self.kp * (q - state.q) + self.kd * (qd - state.qd)
         u = self.inputs(inverse(robot, state.q, state.qd, wanted, qd, self.creep))
-        return Control(u=u), m._replace(u=u, q=state.q, qd=state.qd, begun=jnp.ones_like(m.begun))
+        return Control(u=u), m._replace(u=u, q=state.q, qd=state.qd, begun=jnp.minimum(m.begun + 1, 2.0))
 
     def _learnt(self, state: State, m: Learnt) -> Learnt:
         """One step of the filters, over the time since the last instant, and of least squares."""
-        a = 1 - np.exp(-self.cut * self.dt)
+        a, rate = 1 - np.exp(-self.cut * self.dt), (np.exp(self.cut * self.dt) - 1) / self.dt
         middle, velocity = 0.5 * (m.q + state.q), 0.5 * (m.qd + state.qd)
-        P, S, p0, f0 = window_terms(self.model, self.free, self.creep, middle, velocity, m.u)
-        new = [
-            x + jnp.where(m.begun > 0, a, 1.0) * (y - x) for x, y in zip((m.P, m.S, m.p0, m.f0), (P, S, p0, f0), strict=True)
-        ]
-        A = self.cut * (P - new[0]) - new[1]
-        b = new[3] - self.cut * (p0 - new[2])
+        now, old = window_terms(self.model, self.free, self.creep, middle, velocity, m.u), (m.P, m.S, m.p0, m.f0)
+        going = m.begun > 1  # both sides of the equation begin at zero, with the first interval
+        new = [x + jnp.where(going, a, k) * (y - x) for k, x, y in zip((1.0, 0.0, 1.0, 0.0), old, now, strict=True)]
+        A = rate * (now[0] - new[0]) - new[1]
+        b = new[3] - rate * (now[2] - new[2])
         scaled = A * self.size[None] / jnp.broadcast_to(jnp.asarray(self.noise, A.dtype), b.shape)[:, None]
         rest = (b - A @ self.free.theta(self.model)) / self.noise
         keep = np.exp(-self.dt / self.memory)
-        share = self.dt * self.cut * m.begun  # filtered torques hang together for 1 / cut
+        share = jnp.where(going, self.dt * self.cut, 0.0)  # filtered torques hang together for 1 / cut
         L, h = keep * m.information + share * (scaled.T @ scaled), keep * m.moment + share * (scaled.T @ rest)
         x = cho_solve((jnp.linalg.cholesky(L + jnp.eye(len(h), dtype=L.dtype)), True), h)
         return m._replace(

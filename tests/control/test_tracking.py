@@ -97,7 +97,23 @@ def test_controllers_that_learn_beat_the_frozen_model(tracked, name):
 def test_least_squares_learn_what_the_robot_carries(tracked, heavy):
     theta = np.asarray(tracked("least squares", "heavy")[1].policy_memory.theta)
     mass, moment = theta[0], theta[1]
-    np.testing.assert_allclose([mass, moment, theta[10]], [3.0, 0.75, 0.6], rtol=0.05)
+    np.testing.assert_allclose([mass, moment], [3.0, 0.75], rtol=4e-3)
+    np.testing.assert_allclose(theta[10], 0.6, rtol=0.03)
+
+
+def test_the_filters_of_both_sides_are_the_same():
+    """A mass of 2 kg under a steady 4 N at 100 Hz: filtered force is mass times filtered acceleration, from the first interval."""
+    slide = fx.load("""<mujoco><worldbody><body name="b"><joint name="x" type="slide" axis="1 0 0"/>
+    <inertial pos="0 0 0" mass="1" diaginertia="1 1 1"/></body></worldbody><actuator><motor joint="x"/></actuator></mujoco>""")
+    free, dt, goal = free_of(slide, ["body.b.mass"]), 0.01, control.Sines(*jnp.zeros((4, 1)))
+    policy = control.LeastSquaresTorque(slide, goal, free, dt, jnp.asarray(free.sizes(slide, 3.0, 0.2)))
+    memory, call = policy.init(None), jax.jit(lambda state, memory: policy(state, memory, None)[1])
+    for t in dt * jnp.arange(30.0):
+        memory = call(fx.State(t[None] ** 2 + 1.0, 2 * t[None], t), memory)
+        memory = memory._replace(u=jnp.array([4.0]))
+        if t > 2.5 * dt:
+            np.testing.assert_allclose(memory.theta[0], 2.0, rtol=0.02)
+    np.testing.assert_allclose(memory.theta[0], 2.0, rtol=1e-3)
 
 
 def test_slotine_lis_regressor_is_inverse_dynamics_and_bilinear(model, goal):
