@@ -30,6 +30,7 @@ from flexor.model.parameters import parameters
 from flexor.solvers import Simulator
 
 KEPT = 100  # alarms and events that are remembered
+APART = 0.02  # s between estimates that are remembered, so that a change of late is behind the oldest one
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,6 +107,7 @@ class Adapter:
         self.detector = Detector(count, drift=drift, limit=limit)
         self.conformal = Conformal(count)
         self.settle = settle
+        self._slides = {f"joint.{j.name}" for j in sim.model.topology.joints if j.kind == "slide"}
         self.alarms: deque[Alarm] = deque(maxlen=KEPT)
         self.events: deque[Event] = deque(maxlen=KEPT)
         self._innovation: Innovation | None = None
@@ -143,7 +145,7 @@ class Adapter:
         if alarm is not None:
             alarm = dataclasses.replace(alarm, since=alarm.since - self.running.delay)
         else:
-            if self._pending is None:
+            if self._pending is None and not (self._lately and self.time - self._lately[-1][0] < APART):
                 self._lately.append((self.time, self.running.z.copy(), self.running.covariance.copy()))
             return None
         self.alarms.append(alarm)
@@ -154,9 +156,11 @@ class Adapter:
         return alarm
 
     def _before(self, since: float) -> tuple[np.ndarray, np.ndarray]:
-        """The last estimate from before a time."""
-        earlier = [(z, P) for t, z, P in self._lately if t <= since]
-        return earlier[-1] if earlier else (self.running.z.copy(), self.running.covariance.copy())
+        """The last estimate from before a time, or else the oldest that is remembered."""
+        if not self._lately:
+            return self.running.z.copy(), self.running.covariance.copy()
+        _, z, P = next((x for x in reversed(self._lately) if x[0] <= since), self._lately[0])
+        return z, P
 
     def _told(self) -> Event | None:
         """The event of an alarm, `settle` after it."""
@@ -165,7 +169,8 @@ class Adapter:
         alarm, z, P = self._pending
         self._pending = None
         self._lately.clear()
-        event = event_of(alarm, self._named(z, P), self._named(self.running.z, self.running.covariance))
+        now = self._named(self.running.z, self.running.covariance)
+        event = event_of(alarm, self._named(z, P), now, self._slides)
         self.events.append(event)
         return event
 
@@ -201,8 +206,8 @@ def _expanded(model: Model, free: Sequence[str], estimator: AbstractEstimator) -
         for name in hits:
             if not estimator.estimable(model, name):
                 raise ValueError(
-                    f"{type(estimator).__name__} cannot estimate '{name}', in which the equation of motion is not linear; "
-                    "fx.adapt.Kalman can."
+                    f"{type(estimator).__name__} cannot estimate '{name}', which is not among what its equation of motion is "
+                    "linear in; fx.adapt.Kalman can."
                 )
             made.append(name + pattern[len(whole) :])
     return list(dict.fromkeys(made))

@@ -70,6 +70,16 @@ def test_events_are_sentences():
     )
 
 
+def test_units_are_those_of_the_joint():
+    alarm = Alarm(1.5, 1.3, "spread", np.zeros(1))
+    for field, unit in (("damping", "N s/m"), ("frictionloss", "N"), ("armature", "kg")):
+        before, after = (({f"joint.{j}.{field}": np.array(x) for j in "ab"}, {f"joint.{j}.{field}": np.array(0.01) for j in "ab"})
+                         for x in (0.0, 1.0))  # fmt: skip
+        after[0]["joint.b." + field] = np.array(2.0)
+        assert str(event_of(alarm, before, after, {"joint.b"})).endswith(f"± 0.014 {unit}")
+        assert not str(event_of(alarm, before, after, {"joint.a"})).endswith(f" {unit}")
+
+
 def test_sentences():
     with pytest.raises(ValueError, match="0 < drift < clip and limit > 0"):
         Detector(1, drift=9.0)
