@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from io import TextIOWrapper
 from pathlib import Path
 from typing import Annotated, Any, TextIO
 
@@ -58,10 +59,12 @@ def adapt(
 
 def _open(log: str, stack: ExitStack) -> TextIO:
     if log == "-":
+        if isinstance(sys.stdin, TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")
         return sys.stdin
     if not Path(log).is_file():
         raise FileNotFoundError(f"there is no log file '{log}'.")
-    return stack.enter_context(Path(log).open(encoding="utf-8", newline=""))
+    return stack.enter_context(Path(log).open(encoding="utf-8-sig", errors="replace", newline=""))
 
 
 def _lines(source: TextIO, follow: bool) -> Iterator[str]:
@@ -79,16 +82,24 @@ def _lines(source: TextIO, follow: bool) -> Iterator[str]:
             time.sleep(WAIT)
 
 
+def _cells(line: str) -> list[str]:
+    """Of one line, whatever quotes it opens; none where it is no line of a table."""
+    try:
+        return next(csv.reader([line]), [])
+    except csv.Error:
+        return []
+
+
 class Rows:
     """Samples of a CSV as `Log` has it: `time`, readings, `u.<actuator>`. Where the first row has no inputs, those of a row
     led to it, as in a saved trajectory, so each row waits for the next one. Rows that cannot be read are counted."""
 
     def __init__(self, lines: Iterator[str], name: str):
-        self._rows, self.name, self.unreadable = csv.reader(lines), name, 0
-        self.head = [c.strip() for c in next(self._rows, [])]
+        self._rows, self.name, self.unreadable = map(_cells, lines), name, 0
+        self.head = [c.strip().removeprefix("\ufeff") for c in next(self._rows, [])]
         if "time" not in self.head:
             raise ValueError(f"'{name}' has no column 'time'; its first line must name the columns.")
-        self.columns = [c for c in self.head if c != "time" and not c.startswith("u.")]
+        self.columns = [c for c in self.head if c != "time" and not c.startswith(("u.", "tap."))]
         self._time, self._values = self.head.index("time"), [self.head.index(c) for c in self.columns]
         self._inputs: list[int] = []
 

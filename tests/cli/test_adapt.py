@@ -1,5 +1,6 @@
 """`flexor adapt`: a stream from a file, standard input and a file that grows; what it says, and its page."""
 
+import io
 import re
 import threading
 import time
@@ -9,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import flexor as fx
-from flexor.cli.adapt import _lines
+from flexor.cli.adapt import Rows, _lines
 from flexor.cli.app import app
 
 RUNNER = CliRunner()
@@ -69,6 +70,21 @@ def test_standard_input_is_a_stream(folder):
     out = adapt(folder, "-", input="\n".join(lines)).stdout
     assert "199 used" in out
     assert "arm at 0.40 s" in out
+
+
+def test_lines_are_read_one_by_one_whatever_is_in_them():
+    text = b'\xef\xbb\xbftime,q.a,tap.x,u.m\n0,1,5,0\n1,"2,5,0\n2,\xff,5,0\n3,4,5,0\n'
+    with io.TextIOWrapper(io.BytesIO(text), encoding="utf-8", errors="replace") as source:
+        rows = Rows(_lines(source, False), "x")
+        assert rows.columns == ["q.a"]
+        assert [row[0] for row in rows] == [0.0, 3.0]
+    assert rows.unreadable == 2
+
+
+def test_files_with_a_byte_order_mark_and_other_bytes_are_read(folder, tmp_path):
+    lines = (folder / "run.csv").read_bytes().splitlines()[:100]
+    (tmp_path / "run.csv").write_bytes(b"\xef\xbb\xbf" + b"\n".join([*lines, b"1,\xe9,0,0", b'1,"3,0,0', lines[-1]]))
+    assert "99 used; 1 duplicate, 2 unreadable" in adapt(folder, str(tmp_path / "run.csv")).stdout
 
 
 def test_a_file_that_grows_is_followed(tmp_path):
