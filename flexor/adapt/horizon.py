@@ -91,7 +91,7 @@ class RunningHorizon(AbstractRunning):
     ):  # fmt: skip
         t, nv = sim.model.topology, sim.model.nv
         _check(options, sim)
-        self.options, self.nv, self.z = options, nv, place.start.copy()
+        self.options, self.nv, self.z, self._first_z = options, nv, place.start.copy(), place.start.copy()
         found = Columns.of(sim.model, columns)
         self._columns = np.concatenate([found.q, found.qd])
         seen = self._columns >= 0
@@ -105,7 +105,7 @@ class RunningHorizon(AbstractRunning):
         size = options.horizon
         self._y, self._u, self._steps = np.zeros((size + 1, 2 * nv)), np.zeros((size, sim.model.nu)), np.zeros(size)
         self._rest = np.asarray(sim.reset().q)
-        self.delay = 0.5 * options.hop * float(sim.dt)
+        self.delay = 0.5 * options.hop * float(sim.dt)  # until steps are known
         self._filled = 0
         self.forget()
 
@@ -122,7 +122,18 @@ class RunningHorizon(AbstractRunning):
         k = self._filled - 1
         self._y[k + 1], self._u[k], self._steps[k] = readings, sample.before, sample.step
         self._filled += 1
-        return self._solved() if k + 1 == self.options.horizon else None
+        if k + 1 < self.options.horizon:
+            return None
+        try:
+            found = self._solved()
+            if all(np.isfinite(x).all() for x in (self.z, self.covariance, self._start)):
+                return found
+        except np.linalg.LinAlgError:
+            pass
+        self.restarts += 1  # the numbers broke down: everything begins anew
+        self.z, self._filled = self._first_z.copy(), 0
+        self.forget()
+        return None
 
     def _solved(self) -> Innovation | None:
         """Gauss-Newton over the full window, which then moves on."""
@@ -148,8 +159,9 @@ class RunningHorizon(AbstractRunning):
         s, c = slice(0, 2 * nv), slice(2 * nv, None)
         self._information = L + H[c, c] - H[c, s] @ np.linalg.solve(H[s, s] + weak, H[s, c])
         self.covariance, self.z = np.linalg.inv(self._information), z
+        seen, self.delay = np.isfinite(self._y), 0.5 * float(np.sum(self._steps[-o.hop :]))
         self._move_on(path)
-        return self._innovation(e)
+        return self._innovation(e, seen)
 
     def _rolled(self, x: np.ndarray, z: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Simulated readings (horizon + 1, 2 nv) and their derivatives."""
@@ -174,13 +186,15 @@ class RunningHorizon(AbstractRunning):
         self._u[:kept], self._steps[:kept] = self._u[hop:].copy(), self._steps[hop:].copy()
         self._filled = kept + 1
 
-    def _innovation(self, e: np.ndarray) -> Innovation:
+    def _innovation(self, e: np.ndarray, seen: np.ndarray) -> Innovation | None:
         """Of the newest samples, column by column: root mean squares of what the fit leaves, and how unlikely they are: a sum of
-        n squares of standard normal numbers has the mean n and the deviation sqrt(2 n)."""
-        rows = self._rows
-        new, count = e[-self.options.hop :, rows], np.isfinite(self._y[:, rows]).sum(0).clip(1)
-        square = np.mean(new**2, axis=0)
-        n = np.minimum(count, self.options.hop)
+        n squares of standard normal numbers has the mean n and the deviation sqrt(2 n). nan where nothing was measured."""
+        rows, hop = self._rows, self.options.hop
+        count = seen[-hop:, rows].sum(0)
+        if not count.any():
+            return None
+        n = np.maximum(count, 1)
+        square = np.where(count > 0, np.sum(e[-hop:, rows] ** 2, axis=0) / n, np.nan)
         return Innovation(np.sqrt(square) * self._noise[rows], self._noise[rows], (square - 1) * np.sqrt(n / 2))
 
 
