@@ -126,7 +126,7 @@ class RunningHorizon(AbstractRunning):
             return None
         try:
             found = self._solved()
-            if all(np.isfinite(x).all() for x in (self.z, self.covariance, self._start)):
+            if np.isfinite(self.z).all() and np.isfinite(self.covariance).all():
                 return found
         except np.linalg.LinAlgError:
             pass
@@ -181,7 +181,7 @@ class RunningHorizon(AbstractRunning):
 
     def _move_on(self, path: np.ndarray) -> None:
         hop, kept = self.options.hop, self.options.horizon - self.options.hop
-        self._start = path[hop].copy()
+        self._start = path[hop].copy() if np.isfinite(path[hop]).all() else None
         self._y[: kept + 1] = self._y[hop:].copy()
         self._u[:kept], self._steps[:kept] = self._u[hop:].copy(), self._steps[hop:].copy()
         self._filled = kept + 1

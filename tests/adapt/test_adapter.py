@@ -6,9 +6,8 @@ import pytest
 
 import flexor as fx
 from flexor import adapt
+from flexor.adapt.estimator import Innovation
 from flexor.adapt.linear import Free, window_program
-from flexor.adapt.stream import Sample
-from flexor.identify.torque import motors_of
 
 LINK = """<mujoco model="link"><option timestep="0.002"/><worldbody><body name="arm">
 <joint name="a" axis="0 1 0" damping="0.3" armature="0.02"/>
@@ -243,6 +242,51 @@ def test_horizons_are_rolled_out_with_derivatives(sim):
         np.testing.assert_allclose((ahead - behind) / (2 * h), J[..., i], rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("rule", [adapt.MomentumRLS(), adapt.MovingHorizon()], ids=["RLS", "horizon"])
+def test_numbers_that_break_down_begin_anew(sim, recorded, rule):
+    a = adapt.Adapter(sim, MASS, estimator=rule, noise={"q.*": NOISE[0], "qd.*": NOISE[1]})
+    replayed(a, recorded[:300])
+    t, _, u = recorded[300]
+    a.update(t, np.array([1e300, 1e300]), u)
+    after = replayed(a, recorded[301:1500])
+    assert a.stream.counts["restart"] == 1
+    assert abs(after.values["body.arm.mass"] - 2.0) < 0.02
+    assert after.deviations["body.arm.mass"] < 0.02
+
+
+def test_a_horizon_counts_what_was_measured(sim, recorded):
+    """Velocities in every tenth sample: no alarm, and none in the newest samples is no innovation of theirs."""
+    rule = adapt.MovingHorizon(horizon=20, hop=10)
+    faster, found = fx.Simulator(sim.model, sim.solver, dt=DT / 2), []
+    a = adapt.Adapter(faster, MASS, estimator=rule, noise={"q.*": NOISE[0], "qd.*": NOISE[1]})
+    for k, (t, y, u) in enumerate(recorded[:1200]):
+        seen = k % 10 == 0 and not 400 <= k < 430
+        found.append(a.update(t, y if seen else np.array([y[0], np.nan]), u).innovation)
+    assert not a.alarms
+    np.testing.assert_allclose(a.running.delay, 5 * DT, rtol=1e-9)  # of the stream, not of the simulator
+    assert np.isnan(found[425].whitened[1])
+    late = np.array([i.whitened for i in found[500::10]])
+    assert abs(late[:, 1].mean()) < 0.5
+    assert late[:, 1].std() > 0.5
+
+
+def test_a_new_stretch_may_begin_with_a_sample_that_lacks_something(adapter):
+    a = adapter()
+    for t, q in ((0.0, 0.1), (DT, 0.1), (2.0, np.nan), (2.0 + DT, 0.7)):
+        a.update(t, np.array([q, 0.0]), np.zeros(1))
+    assert a.running._phase[0] == 0.0
+    np.testing.assert_array_equal(a.running._W, 0.0)
+
+
+def test_estimates_are_remembered_for_longer_than_an_alarm_takes(adapter):
+    a = adapter()
+    for k in range(3000):
+        a.time, a.running.z = 1e-3 * k, np.array([1e-3 * k])
+        a._watched(Innovation(np.zeros(1), np.ones(1), np.zeros(1)))
+    assert 1.979 < a._before(2.0)[0][0] <= 2.0
+    assert 1.5 < a._before(0.5)[0][0] < 2.0  # the oldest
+
+
 def test_updates_compile_nothing(adapter, recorded):
     a = adapter()
     replayed(a, recorded[:60])
@@ -265,5 +309,9 @@ def test_sentences(sim, adapter):
         adapter(noise={"tau": 1.0})
     with pytest.raises(ValueError, match=r"`window` .* shorter than `memory`"):
         adapter(estimator=adapt.MomentumRLS(window=30.0))
-    assert motors_of(sim.model).of_dof == (0,)
-    assert Sample._fields[0] == "time"
+    sentence = r"MomentumRLS cannot estimate 'tendon.t.damping'"
+    rope = LINK.replace(
+        "</worldbody>", '</worldbody><tendon><fixed name="t" damping="1"><joint joint="a" coef="1"/></fixed></tendon>'
+    )
+    with pytest.raises(ValueError, match=sentence):
+        adapt.Adapter(fx.Simulator(fx.load(rope)), ["tendon.t.damping"])

@@ -102,7 +102,7 @@ def test_least_squares_learn_what_the_robot_carries(tracked, heavy):
 
 
 def test_the_filters_of_both_sides_are_the_same():
-    """A mass of 2 kg under a steady 4 N at 100 Hz: filtered force is mass times filtered acceleration, from the first interval."""
+    """2 kg under a steady 4 N at 100 Hz: filtered force is mass times filtered acceleration, from the first interval."""
     slide = fx.load("""<mujoco><worldbody><body name="b"><joint name="x" type="slide" axis="1 0 0"/>
     <inertial pos="0 0 0" mass="1" diaginertia="1 1 1"/></body></worldbody><actuator><motor joint="x"/></actuator></mujoco>""")
     free, dt, goal = free_of(slide, ["body.b.mass"]), 0.01, control.Sines(*jnp.zeros((4, 1)))
