@@ -187,7 +187,7 @@ def _recorded_motions(robot: Robot, options: Options) -> list[Any]:
     for label, other in _beside(sim, owner, options).items():
         if abs(float(other.dt) / dt - 1) > 0.01:
             raise ValueError(
-                f"'{label}' steps by {float(other.dt):g} s, but '{robot.file}' was recorded every {dt:g} s: its inputs do not fit."
+                f"'{label}' steps by {float(other.dt):g} s, but '{robot.file}' was recorded every {dt:g} s; inputs do not fit."
             )
         start = np.asarray(run.q[0]), np.asarray(run.qd[0])
         motions.append(
