@@ -158,6 +158,7 @@ def test_a_table_of_policies_and_solvers(folder):
         ('policies = ["cartpol"]', "there is no policy 'cartpol' in the package"),
         ('policies = ["no/*.safetensors"]', "no policy matches 'no/*.safetensors'"),
         ("", "needs `policies`"),
+        ("policies = [1]", "must name files or policies of the package, got 1"),
         ('policy = "a"', "has the key 'policy', which is not known"),
         ('policies = ["run/policy.safetensors"]', "names Python code"),
         ('policies = ["run/policy.safetensors"]\nseeds = [0.5]', "`seeds` must be a list of whole numbers"),
