@@ -96,6 +96,8 @@ def _policies(config: str, given: Any, here: Path) -> dict[str, str | Path]:
     entries = given.items() if isinstance(given, dict) else [(None, x) for x in given] if isinstance(given, list) else ()
     found: dict[str, str | Path] = {}
     for name, pattern in entries:
+        if not isinstance(pattern, str):
+            raise ValueError(f"'{config}': `policies` must name files or policies of the package, got {pattern!r}.")
         if not pattern.endswith(".safetensors"):
             found[name or pattern] = pattern
             continue

@@ -94,7 +94,13 @@ def _train_together(config: str, out: Path, tensorboard: bool, processes: int) -
 
     words = ["nerd", "train", config, "--out", str(out), *(["--tensorboard"] if tensorboard else [])]
     program = [sys.executable, "-c", "from flexor.cli.app import main; main()", *words]
-    return supervise(lambda joined: [*program, "--join", joined], processes)
+    status = supervise(lambda joined: [*program, "--join", joined], processes)
+    if status < 0:
+        raise OSError(
+            f"a process of the training was ended by signal {-status} again and again; the same command goes on from the "
+            "last checkpoint."
+        )
+    return status
 
 
 @app.command()

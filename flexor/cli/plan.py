@@ -1,6 +1,7 @@
 """`flexor plan EXERCISE` and `flexor plan ROBOT --goal POSE`: controls that bring a robot somewhere."""
 
 import time
+from dataclasses import fields
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,10 +25,12 @@ def plan(
         typer.Option(help="Where the robot is to be at the end, at rest: a keyframe, or its coordinates `0,1.5`."),
     ] = None,
     start: Annotated[str | None, typer.Option(help="Where it begins, likewise.")] = None,
-    seconds: Annotated[float, typer.Option(help="Duration of the motion.")] = 2.0,
-    dt: Annotated[float, typer.Option(help="Time between two controls in s.")] = 0.02,
-    substeps: Annotated[int, typer.Option(min=1, help="Steps of the physics in that time.")] = 4,
-    effort: Annotated[float, typer.Option(help="Weight of the controls, as shares of their range.")] = 0.1,
+    seconds: Annotated[float | None, typer.Option(help="Duration of the motion, 2 s by default.")] = None,
+    dt: Annotated[float | None, typer.Option(help="Time between two controls in s, 0.02 by default.")] = None,
+    substeps: Annotated[int | None, typer.Option(min=1, help="Steps of the physics in that time, 4 by default.")] = None,
+    effort: Annotated[
+        float | None, typer.Option(help="Weight of the controls, as shares of their range, 0.1 by default.")
+    ] = None,
     planner: Annotated[PlannerName, typer.Option(help="What finds the plan.")] = PlannerName.ilqr,
     iterations: Annotated[int | None, typer.Option(min=1, help="At most so many.", show_default=False)] = None,
     samples: Annotated[int, typer.Option(min=2, help="Size of the population, where motions are sampled.")] = 512,
@@ -41,7 +44,7 @@ def plan(
     check_endings({output: (".h5", ".hdf5", ".csv", ".npz"), plot: (".png", ".svg", ".pdf"), video: (".gif", ".mp4"),
                    html: (".html",)})  # fmt: skip
     with console.spinner(f"loading {robot.file}"):
-        what = _exercise(robot, goal, start, step_count(seconds, dt), dt, substeps, effort)
+        what = _exercise(robot, goal, start, {"seconds": seconds, "dt": dt, "substeps": substeps, "effort": effort})
     chosen = _planner(planner, iterations, samples)
     name = what.sim.model.topology.name
     begun = time.perf_counter()
@@ -67,7 +70,7 @@ def plan(
     found.raise_if_bad()
 
 
-def _exercise(robot: Robot, goal: str | None, start: str | None, steps: int, dt: float, substeps: int, effort: float) -> Any:
+def _exercise(robot: Robot, goal: str | None, start: str | None, options: dict[str, Any]) -> Any:
     """The exercise of this name, or that of bringing a robot to a pose."""
     from flexor.envs.exercises import EXERCISES, exercise, pose
     from flexor.solvers import Simulator
@@ -80,10 +83,24 @@ def _exercise(robot: Robot, goal: str | None, start: str | None, steps: int, dt:
             )
         if start is not None:
             raise ValueError("an exercise has a start of its own: --start goes with --goal.")
+        plain = Robot(robot.file)
+        own = [f.name for f in fields(robot) if getattr(robot, f.name) not in (getattr(plain, f.name), [])]
+        given = [*(name for name, x in options.items() if x is not None), *own]
+        if given:
+            option = "--" + {"values": "set"}.get(given[0], given[0]).replace("_", "-")
+            raise ValueError(f"an exercise is complete: {option} goes with --goal.")
         return exercise(robot.file)
-    model = robot.load()
-    sim = Simulator(model, solver("ncp", substeps=substeps), dt=dt)
-    return pose(sim, _coordinates(model, goal), None if start is None else _coordinates(model, start), steps, effort)
+    chosen = {
+        "seconds": 2.0,
+        "dt": 0.02,
+        "substeps": 4,
+        "effort": 0.1,
+        **{k: x for k, x in options.items() if x is not None},
+    }
+    model, steps = robot.load(), step_count(chosen["seconds"], chosen["dt"])
+    sim = Simulator(model, solver("ncp", substeps=chosen["substeps"]), dt=chosen["dt"])
+    begin = None if start is None else _coordinates(model, start)
+    return pose(sim, _coordinates(model, goal), begin, steps, chosen["effort"])
 
 
 def _coordinates(model: Any, text: str) -> np.ndarray:

@@ -43,7 +43,7 @@ def recipe_of(policy: Policy, name: str, task: str | None, solver: Any, options:
     if ":" in card["task"]:
         raise ValueError(
             f"the card of '{name}' names Python code, '{card['task']}', which would be executed: if you trust it, name it "
-            f"yourself as the task (`--task {card['task']}`, or `task` in a configuration)."
+            "yourself as the task (--task; of `flexor view`, --of; in a configuration, task)."
         )
     return TaskRecipe(card["task"], {**card["options"], **options}, card["solver"] if solver is None else solver)
 

@@ -25,7 +25,7 @@ RECORDINGS = (".h5", ".hdf5", ".npz", ".csv", ".parquet", ".mcap", ".db3")
 @takes_robot
 def view(
     robot: Robot,
-    of: Annotated[str, typer.Option(metavar="ROBOT", help="Robot of a trajectory or a log.")] = "",
+    of: Annotated[str, typer.Option(metavar="ROBOT|TASK", help="Robot of a trajectory or a log; task of a policy.")] = "",
     seconds: Annotated[float | None, typer.Option(help="Simulate at once, for so long; 2 s where a slider asks.")] = None,
     dt: Annotated[float | None, typer.Option(help="Time step in s: 0.002, or that of the recording.")] = None,
     solver: Annotated[str | None, typer.Option(help="Solver, rigid by default; of a policy, as in `flexor train`.")] = None,
@@ -187,7 +187,7 @@ def _recorded_motions(robot: Robot, options: Options) -> list[Any]:
     for label, other in _beside(sim, owner, options).items():
         if abs(float(other.dt) / dt - 1) > 0.01:
             raise ValueError(
-                f"'{label}' steps by {float(other.dt):g} s, but '{robot.file}' was recorded every {dt:g} s: its inputs do not fit."
+                f"'{label}' steps by {float(other.dt):g} s, but '{robot.file}' was recorded every {dt:g} s; inputs do not fit."
             )
         start = np.asarray(run.q[0]), np.asarray(run.qd[0])
         motions.append(
@@ -243,7 +243,7 @@ def _policy_motion(name: str, options: Options) -> Any:
     if options.beside is not None:
         raise ValueError("--beside takes robots, trajectories and logs; `flexor evaluate` compares the physics of policies.")
     policy = load(name)
-    task = recipe_of(policy, name, None, physics_from(options.solver), {}).build()
+    task = recipe_of(policy, name, options.of or None, physics_from(options.solver), {}).build()
 
     def simulate(_: np.ndarray | None, values: Mapping[str, np.ndarray]) -> Trajectory:
         model = replace(task.sim.model, values) if values else task.sim.model

@@ -100,8 +100,10 @@ def _decided(sim: Simulator, policy: Receding, given: State, memory: Plans) -> t
     plan, step, key = jax.lax.cond(new | (memory.step >= policy.every), planned, kept, memory)
     u = planner.control(sim, objective, plan, state, step)
     good = jnp.all(jnp.isfinite(u))
+    lost = ~good & (step == 0)  # the plan that was just made, from a state that is not finite, say: the next one begins anew
+    plan = jax.lax.cond(lost, lambda p: planner.begin(sim, objective, policy.start), lambda p: p, plan)
     u = jnp.where(good, u, memory.u)
-    return u, Plans(plan, step + 1, key, u, memory.refused + (1 - good.astype(jnp.int32)))
+    return u, Plans(plan, jnp.where(lost, -1, step + 1), key, u, memory.refused + (1 - good.astype(jnp.int32)))
 
 
 def seen(sim: Simulator, state: State) -> State:

@@ -61,11 +61,19 @@ def appearance(model: Model) -> Appearance:
     What cannot be read, such as a mesh that is not there, is listed in `missing`, and nothing raises.
     """
     origin = model.topology.origin
-    return Appearance() if origin is None else _read(origin)
+    return Appearance() if origin is None else _read(origin, _changed(origin))
+
+
+def _changed(origin: Origin) -> int | None:
+    """When the description was last written: one that is edited is read again."""
+    try:
+        return None if origin.path is None else origin.path.stat().st_mtime_ns
+    except OSError:
+        return None
 
 
 @lru_cache(maxsize=8)
-def _read(origin: Origin) -> Appearance:
+def _read(origin: Origin, changed: int | None) -> Appearance:
     text = origin.text
     try:
         if origin.path is not None:

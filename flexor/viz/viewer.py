@@ -61,7 +61,11 @@ class Viewer:
         apart = self._furnish()
         self._nodes = [self._robot(i, np.array([0.0, i * apart, 0.0])) for i in range(len(motions))]
         self._poses = [_Poses(m) for m in motions]
-        self._build_gui(parameters)
+        try:
+            self._build_gui(parameters)
+        except Exception:
+            self._server.stop()
+            raise
         self.seek(0.0)
         self._threads = [threading.Thread(target=t, daemon=True) for t in (self._play, self._simulate)]
         for thread in self._threads:

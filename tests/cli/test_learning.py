@@ -123,7 +123,11 @@ def test_it_is_learned_by_derivatives(folder):
 
 def test_an_episode_is_played(folder):
     policy = folder / "run" / "policy.safetensors"
-    result = flexor("play", policy, "--html", folder / "a.html", "--output", folder / "a.npz", "--set", "length=7")
+    task = f"{folder / 'mine.py'}:balance"
+    assert f"names Python code, '{task}', which would be executed" in sentence("play", policy)
+    result = flexor(
+        "play", policy, "--task", task, "--html", folder / "a.html", "--output", folder / "a.npz", "--set", "length=7"
+    )
     assert "Balance: return" in result.stdout
     assert "in 7 steps of 0.02 s (its time was up)" in result.stdout
     assert (folder / "a.html").read_text().startswith("<!doctype html>")
@@ -141,7 +145,8 @@ def test_a_policy_of_the_package_is_played(folder):
 def test_a_table_of_policies_and_solvers(folder):
     config = folder / "config.toml"
     config.write_text(
-        'policies = ["run/*.safetensors"]\nsolvers = ["none", {name = "ncp", substeps = 2}]\nseeds = [0, 1]\nepisodes = 5\n'
+        f'task = "{folder / "mine.py"}:balance"\npolicies = ["run/*.safetensors"]\n'
+        'solvers = ["none", {name = "ncp", substeps = 2}]\nseeds = [0, 1]\nepisodes = 5\n'
     )
     result = flexor("evaluate", config, "--json", folder / "table.json")
     assert "Balance, 5 episodes each" in result.stdout
@@ -153,7 +158,9 @@ def test_a_table_of_policies_and_solvers(folder):
         ('policies = ["cartpol"]', "there is no policy 'cartpol' in the package"),
         ('policies = ["no/*.safetensors"]', "no policy matches 'no/*.safetensors'"),
         ("", "needs `policies`"),
+        ("policies = [1]", "must name files or policies of the package, got 1"),
         ('policy = "a"', "has the key 'policy', which is not known"),
+        ('policies = ["run/policy.safetensors"]', "names Python code"),
         ('policies = ["run/policy.safetensors"]\nseeds = [0.5]', "`seeds` must be a list of whole numbers"),
         ('policies = ["run/policy.safetensors"]\ntask = "cartpole"', "not for 'CartpoleSwingUp'"),
     ):

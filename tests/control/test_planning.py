@@ -1,5 +1,7 @@
 """Planners and feedback against closed forms and SciPy, on a mass on a rail, whose motion is linear; and their sentences."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -200,6 +202,19 @@ def test_splines_are_theirs(degree):
         np.testing.assert_allclose(W @ x, np.linspace(0, 1, 41), atol=1e-12)
     np.testing.assert_allclose(spline.later(41, 10) @ x, np.minimum(x + 0.25, 1), atol=1e-12)
     np.testing.assert_allclose(spline.fitted(41) @ W, np.eye(5), atol=1e-9)
+
+
+def test_a_measurement_that_is_not_a_number_costs_one_control(bounded):
+    policy = Receding(ILQR(), bounded, Objective(residuals, final, steps=STEPS), every=2)
+    state, memory, controls = bounded.reset([1.0], [0.0]), policy.init(None), []
+    for k in range(8):
+        seen = dataclasses.replace(state, q=state.q * jnp.nan) if k == 4 else state  # a plan is due then
+        u, memory = policy(seen, memory, None)
+        controls.append(u)
+        state = bounded.step(state, u)
+    assert int(memory.refused) == 1
+    np.testing.assert_array_equal(controls[4], controls[3])
+    assert np.isfinite(controls).all()
 
 
 def test_a_receding_horizon_drives_any_simulator(bounded):

@@ -73,6 +73,14 @@ def test_what_is_missing_is_listed_and_not_fatal(tmp_path, box):
     assert 'scale="1 x"' in odd or "could not convert" in odd
 
 
+def test_a_colour_that_is_none_is_listed():
+    seen = appearance(
+        fx.load(URDF.format(plain="p.stl", own="o.stl").replace("0.7 0.3 0.1 1", "0.7 0.3 0.1"), missing="skip")
+    )
+    assert any("the colour of material 'rust'" in line for line in seen.missing)
+    assert [v.shape for v in seen.visuals] == ["cylinder"]
+
+
 def test_a_texture_paints_the_vertices(tmp_path, box):
     box.export(tmp_path / "plain.stl")
     image = Image.fromarray(np.full((4, 4, 3), (10, 200, 30), np.uint8))

@@ -1,10 +1,12 @@
 """A sweep over recipes gives what each recipe gives alone."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from flexor.cluster import AbstractExecutor, Local
-from flexor.nerd import Recipe, Sizes, Training, sweep, with_seeds
+from flexor.nerd import Recipe, Sizes, TokenSizes, Training, sweep, with_seeds
 
 SMALL = Recipe(
     "pendulum", contact="none", transitions=60, length=6, base="none", sizes=Sizes(layers=1, width=8, heads=2, history=2),
@@ -21,6 +23,15 @@ class Counted(AbstractExecutor):
     def stream(self, work, tasks):
         self.works.append(work.prepare.__name__)
         return Local().stream(work, tasks)
+
+
+def test_recipes_that_draw_fresh_data_have_no_data_set(tmp_path):
+    sizes = TokenSizes(layers=1, width=8, contact_width=8, rounds=1)
+    recipe = dataclasses.replace(
+        SMALL, network="tokens", sizes=sizes, fresh=1, training=dataclasses.replace(SMALL.training, window=1)
+    )
+    assert list(sweep({"fresh": recipe}, tmp_path)) == ["fresh"]
+    assert not list(tmp_path.glob("*.h5"))
 
 
 def test_a_sweep_gives_what_each_recipe_gives_alone(tmp_path):
