@@ -272,8 +272,10 @@ def test_a_horizon_counts_what_was_measured(sim, recorded):
 
 def test_a_new_stretch_may_begin_with_a_sample_that_lacks_something(adapter):
     a = adapter()
-    for t, q in ((0.0, 0.1), (DT, 0.1), (2.0, np.nan), (2.0 + DT, 0.7)):
+    clock = (9.0, 9.0 + DT, 7.0, 7.0 + DT, 7.0 + 2 * DT, 7.0 + 3 * DT)  # it goes back, and is believed at the third time
+    for t, q in zip(clock, (0.1, 0.1, 0.7, 0.7, np.nan, 0.7), strict=True):
         a.update(t, np.array([q, 0.0]), np.zeros(1))
+    assert a.stream.counts["clock jump"] == 1
     assert a.running._phase[0] == 0.0
     np.testing.assert_array_equal(a.running._W, 0.0)
 
