@@ -35,8 +35,7 @@ def train(
         console.fail(f"interrupted; the checkpoints are in '{out / 'checkpoints'}', and the same command resumes there.")
         raise typer.Exit(console.INTERRUPTED) from None
     folder = made.save(out / config.stem)
-    last = made.card["stages"][-1]["history"]
-    best = min((row["validation"] for row in last if row["validation"] is not None), default=float("nan"))
+    best = made.card["stages"][-1]["error"]
     console.out().print(f"error of free runs on what was held out: {console.number(best)} of the outputs' deviation")
     console.out().print(str(folder), markup=False, soft_wrap=True)
 

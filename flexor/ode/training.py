@@ -87,7 +87,8 @@ def fit(
     progress: Progress | None = None,
 ) -> Ode:
     """`start` trained on the recordings, as good as it ever was on `validation`. With `out`, a folder, checkpoints are kept
-    there, also after Ctrl-C, and the same call resumes them. The card has the options, digests of the data and the history."""
+    there, also after Ctrl-C, and the same call resumes them. The card has the options, a digest of the data, the
+    history, and as `error` that of the weights that are kept."""
     parts = start.parts if isinstance(start, Ode) else start
     card = start.card if isinstance(start, Ode) else {}
     train, judged = [Series.of(x) for x in logs], [Series.of(x) for x in validation]
@@ -103,6 +104,7 @@ def fit(
         "training": asdict(options),
         "data": {"series": len(train), "validation": len(judged), "digest": session.digest},
         "history": history,
+        "error": float(run.error),
         "seconds": round(time.perf_counter() - began, 1),
     }
     made = eqx.combine(run.best, session.fixed)
@@ -148,6 +150,8 @@ class _Session:
         except KeyboardInterrupt:
             self._keep(*complete)
             raise
+        if not np.isfinite(float(run.error)):
+            raise FloatingPointError("no weights had a finite error on the validation: its free runs diverge.")
         return run, history
 
     def errors(self, weights: Any) -> float:
@@ -155,6 +159,8 @@ class _Session:
         parts = eqx.combine(weights, self.fixed)
         sums = [np.asarray(_squares(parts, piece, self.scale)) for piece in self.judged]
         total, count = np.sum(sums, axis=0)
+        if not count:
+            raise ValueError("nothing is measured in the validation after the start of its free runs.")
         return float(np.sqrt(total / count))
 
     def _judge(self, run: Run, loss: float, history: list[dict[str, Any]]) -> tuple[Run, list[dict[str, Any]]]:
@@ -163,7 +169,7 @@ class _Session:
             raise FloatingPointError(
                 f"training diverged at step {int(run.step)}: the loss is not finite. Try a smaller rate."
             )
-        if error < float(run.error):
+        if np.isfinite(error) and not error >= float(run.error):  # the error of the start may be NaN
             run = Run(run.weights, run.memory, run.weights, jnp.asarray(error), run.step)
         row = {"step": int(run.step), "loss": loss, "validation": error}
         return run, [*history, {k: v if np.isfinite(v) else None for k, v in row.items()}]

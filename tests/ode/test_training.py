@@ -1,5 +1,6 @@
 """Systems from recordings: grids of irregular times, training against closed forms, files, checkpoints, recipes."""
 
+import dataclasses
 import itertools
 
 import equinox as eqx
@@ -176,3 +177,22 @@ def test_a_fresh_correction_changes_nothing_and_a_robot_is_a_system():
     marks = robot.trainable()
     assert not any(jax.tree.leaves(marks.model))
     assert len(jax.tree.leaves(eqx.filter(robot, marks))) == len(jax.tree.leaves(robot.solver))
+
+
+def test_a_start_that_diverges_is_trained_and_what_stays_divergent_raises():
+    """A start whose free run overflows has no error to compare with: any finite one is better, and none at all is said."""
+    time = 0.5 * np.arange(600)
+    long = fx.ode.Series(time, np.exp(-0.8 * time)[:, None], np.zeros((600, 1)))
+    start = fx.ode.Parts(Decay(jnp.array([5.0, 0.0])), fx.ode.Measured())
+    options = fx.ode.Training(length=2, stride=1, steps=30, method="levenberg-marquardt", every=1)
+    with np.errstate(all="ignore"):
+        found = fx.ode.fit(start, [long.between(0, 30)], options, validation=[long])
+        np.testing.assert_allclose(found.system.ab[0], -0.8, rtol=1e-2)
+        stage = found.card["stages"][0]
+        assert stage["history"][0]["validation"] is None
+        assert stage["error"] == min(row["validation"] for row in stage["history"] if row["validation"] is not None)
+        with pytest.raises(FloatingPointError, match="no weights had a finite error on the validation"):
+            fx.ode.fit(start, [long.between(0, 30)], dataclasses.replace(options, steps=1), validation=[long])
+    blind = fx.ode.Series(time[:30], np.where(time[:30, None] > 0, np.nan, 1.0), np.zeros((30, 1)))
+    with pytest.raises(ValueError, match="nothing is measured in the validation after the start"):
+        fx.ode.fit(start, [long.between(0, 30)], options, validation=[blind])
