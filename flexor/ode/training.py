@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -131,6 +132,11 @@ class _Session:
         self.digest = hashlib.sha256(b"".join(np.ascontiguousarray(x).tobytes() for x in self.data)).hexdigest()
         self.loss = _Loss(self.fixed, self.data, self.scale, options.continuity, options.huber)
         self._advance = self._adam() if options.method == "adam" else self._levenberg()
+        self.error = self.errors(self.weights)
+        arrays = jax.tree.leaves((eqx.filter(parts, eqx.is_array), self.judged))
+        form = re.sub(r" at 0x[0-9a-f]+", "", eqx.tree_pformat(parts))  # what is no array: substeps, units
+        read = [form.encode(), *(np.ascontiguousarray(x).tobytes() for x in arrays)]
+        self.beginning = f"{hashlib.sha256(b''.join(read)).hexdigest()} {self.error:.6g}"  # the error speaks for the code
 
     def go(self, progress: Progress | None) -> tuple[Run, list[dict[str, Any]]]:
         """All steps, from the beginning or the checkpoint."""
@@ -176,7 +182,7 @@ class _Session:
 
     def _first(self) -> Run:
         memory = self.optimiser.init(self.weights) if self.options.method == "adam" else jnp.asarray(1e-2)
-        return Run(self.weights, memory, self.weights, jnp.asarray(self.errors(self.weights)), jnp.asarray(0))
+        return Run(self.weights, memory, self.weights, jnp.asarray(self.error), jnp.asarray(0))
 
     def _adam(self) -> Callable[[Run], tuple[Run, Array]]:
         o = self.options
@@ -214,7 +220,7 @@ class _Session:
 
     def _signature(self) -> str:
         shapes = [list(x.shape) for x in jax.tree.leaves(self.weights)]
-        return json.dumps([asdict(self.options), self.digest, shapes], sort_keys=True)
+        return json.dumps([asdict(self.options), self.digest, self.beginning, shapes], sort_keys=True)
 
     def _keep(self, run: Run, history: list[dict[str, Any]]) -> None:
         if self.folder is None:

@@ -196,3 +196,20 @@ def test_a_start_that_diverges_is_trained_and_what_stays_divergent_raises():
     blind = fx.ode.Series(time[:30], np.where(time[:30, None] > 0, np.nan, 1.0), np.zeros((30, 1)))
     with pytest.raises(ValueError, match="nothing is measured in the validation after the start"):
         fx.ode.fit(start, [long.between(0, 30)], options, validation=[blind])
+
+
+def test_a_checkpoint_of_another_start_or_validation_is_not_resumed(tmp_path):
+    """Of the start count its arrays and what is no array; of the validation its values."""
+    options = fx.ode.Training(length=5, stride=5, steps=1, method="levenberg-marquardt")
+    time = 0.1 * np.arange(20)
+    one, other = (fx.ode.Series(time, x * np.exp(-0.8 * time)[:, None], np.zeros((20, 1))) for x in (1.0, 2.0))
+
+    def run(a, judged=one, substeps=1):
+        parts = fx.ode.Parts(Decay(jnp.array([a, 0.1])), fx.ode.Measured(), fx.ode.RungeKutta4(substeps))
+        return fx.ode.fit(parts, [one], options, validation=[judged], out=tmp_path)
+
+    first = run(-0.2)
+    np.testing.assert_array_equal(run(-0.2).system.ab, first.system.ab)
+    for change in ({"a": -0.3}, {"judged": other}, {"substeps": 2}):
+        with pytest.raises(ValueError, match="belongs to another training run"):
+            run(**{"a": -0.2, **change})
