@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from flexor.cli import console
+from flexor.cli.loading import use_float64
 from flexor.files import write_text
 
 app = typer.Typer(no_args_is_help=True, help="Neural ODEs of systems in state space: train, evaluate. See docs/ode.md.")
@@ -24,6 +25,7 @@ def train(
     from flexor.ode import Recipe
     from flexor.ode import train as fit
 
+    use_float64()
     recipe = Recipe.read(config)
     series = [recipe.series(path) for path in logs]
     out.mkdir(parents=True, exist_ok=True)
@@ -52,6 +54,7 @@ def evaluate(
     from flexor.ode import Recipe
     from flexor.ode.artefact import open_ode
 
+    use_float64()
     made = open_ode(model)
     recipe = Recipe.of(made.card["recipe"])
     rows: list[list[Any]] = []

@@ -28,7 +28,7 @@ from jaxtyping import Array
 
 from flexor.files import write_whole
 from flexor.identify.log import Log
-from flexor.ode.artefact import Ode, Parts
+from flexor.ode.artefact import Ode, Parts, on_device
 from flexor.ode.series import Pieces, Series, pieces
 
 Progress = Callable[[int, int, float], None]
@@ -124,9 +124,9 @@ class _Session:
             is_leaf=lambda x: x is None,
         )
         self.weights, self.fixed = eqx.partition(parts, marks)
-        self.data = _arrays(pieces(train, self.past, options.length, options.stride))
+        self.data = on_device(pieces(train, self.past, options.length, options.stride))
         judged_by = options.judged or 0
-        self.judged = [_arrays(pieces([s], self.past, judged_by, max(judged_by, 1))) for s in judged]
+        self.judged = [on_device(pieces([s], self.past, judged_by, max(judged_by, 1))) for s in judged]
         scale = np.nanstd(np.concatenate([s.values for s in train]), axis=0)
         self.scale = jnp.asarray(np.where(scale > 0, scale, 1.0))
         self.digest = hashlib.sha256(b"".join(np.ascontiguousarray(x).tobytes() for x in self.data)).hexdigest()
@@ -306,10 +306,6 @@ def _adam_step(optimiser: Any, loss: _Loss, run: Run, rows: Array) -> tuple[Run,
     value, slope = eqx.filter_value_and_grad(lambda w: jnp.sum(loss.residuals(w, batch) ** 2))(run.weights)
     update, memory = optimiser.update(slope, run.memory, run.weights)
     return Run(eqx.apply_updates(run.weights, update), memory, run.best, run.error, run.step + 1), value
-
-
-def _arrays(batch: Pieces) -> Pieces:
-    return Pieces(*(jnp.asarray(x) for x in batch))
 
 
 @eqx.filter_jit

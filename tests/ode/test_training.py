@@ -12,6 +12,7 @@ from jaxtyping import Array, Float
 from scipy.signal import cont2discrete
 
 import flexor as fx
+from flexor.ode.artefact import on_device
 from flexor.ode.series import pieces
 
 
@@ -213,3 +214,15 @@ def test_a_checkpoint_of_another_start_or_validation_is_not_resumed(tmp_path):
     for change in ({"a": -0.3}, {"judged": other}, {"substeps": 2}):
         with pytest.raises(ValueError, match="belongs to another training run"):
             run(**{"a": -0.2, **change})
+
+
+def test_times_that_single_precision_cannot_hold_are_refused():
+    """A clock of 1e6 s has steps of 1/16 s in single precision."""
+    late = fx.ode.Series(1e6 + 0.01 * np.arange(20), np.ones((20, 1)), np.zeros((20, 1)))
+    ode = fx.ode.Ode(fx.ode.Parts(Decay(jnp.array([-0.8, 0.0])), fx.ode.Measured()))
+    assert on_device(pieces([late], 1, 5, 1)).t.dtype == jnp.float64
+    with jax.enable_x64(False):
+        with pytest.raises(ValueError, match="too large or too close for single precision"):
+            ode.simulate(late)
+        early = dataclasses.replace(late, time=late.time - 1e6, input_time=None)
+        assert on_device(pieces([early], 1, 5, 1)).t.dtype == jnp.float32
