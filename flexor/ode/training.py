@@ -269,7 +269,8 @@ class _Loss(eqx.Module):
             r = (y - p.y[n - 1 :]) / self.scale[None] * p.seen[n - 1 :]
             if self.huber is not None:  # a residual whose square is Huber's loss, smooth
                 r = r * jnp.sqrt(2 / (1 + jnp.sqrt(1 + (r / self.huber) ** 2)))
-            there = parts.encoder.start(p.t[-n:], p.y[-n:], p.seen[-n:], p.u0[-n:]) if self.continuity else last
+            u = jnp.concatenate([p.u0, p.u1[-1:]])[-n:]  # of the intervals that begin at these rows, as in `Parts.start`
+            there = parts.encoder.start(p.t[-n:], p.y[-n:], p.seen[-n:], u) if self.continuity else last
             return r, last - there
 
         r, gap = jax.vmap(one)(*data)

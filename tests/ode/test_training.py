@@ -14,6 +14,7 @@ from scipy.signal import cont2discrete
 import flexor as fx
 from flexor.ode.artefact import on_device
 from flexor.ode.series import pieces
+from flexor.ode.training import _Loss
 
 
 class Decay(fx.ode.AbstractSystem):
@@ -226,3 +227,22 @@ def test_times_that_single_precision_cannot_hold_are_refused():
             ode.simulate(late)
         early = dataclasses.replace(late, time=late.time - 1e6, input_time=None)
         assert on_device(pieces([early], 1, 5, 1)).t.dtype == jnp.float32
+
+
+class Late(fx.ode.AbstractEncoder):
+    """By how much the last input lags behind the clock."""
+
+    past: int = eqx.field(static=True, default=2)
+
+    def start(self, t, y, seen, u):
+        return t[-1:] - u[-1]
+
+
+def test_continuity_reads_the_inputs_at_the_end_as_the_start_does():
+    """Of an input that is the time itself nothing lags, neither at the start nor at the end of a stretch."""
+    time = np.arange(10.0)
+    ramp = fx.ode.Series(time, np.zeros((10, 1)), time[:, None], held=False)
+    parts = fx.ode.Parts(Decay(jnp.zeros(2)), Late())
+    data = on_device(pieces([ramp], 2, 4, 4))
+    gaps = _Loss(parts, data, jnp.ones(1), 1.0, None).residuals(None, data)[-len(data.t) :]
+    np.testing.assert_array_equal(gaps, 0.0)
