@@ -56,6 +56,8 @@ def evaluate(
 
     use_float64()
     made = open_ode(model)
+    if "recipe" not in made.card:
+        raise ValueError(f"'{model}' has no recipe that names its columns: judge it in Python, by `fx.open` and `simulate`.")
     recipe = Recipe.of(made.card["recipe"])
     rows: list[list[Any]] = []
     for path in logs:

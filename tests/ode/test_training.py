@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 from scipy.signal import cont2discrete
+from typer.testing import CliRunner
 
 import flexor as fx
+from flexor.cli.app import app
 from flexor.ode.artefact import on_device
 from flexor.ode.series import pieces
 from flexor.ode.training import _Loss
@@ -246,3 +248,30 @@ def test_continuity_reads_the_inputs_at_the_end_as_the_start_does():
     data = on_device(pieces([ramp], 2, 4, 4))
     gaps = _Loss(parts, data, jnp.ones(1), 1.0, None).residuals(None, data)[-len(data.t) :]
     np.testing.assert_array_equal(gaps, 0.0)
+
+
+def test_recordings_without_anything_to_learn_from_are_named():
+    with pytest.raises(ValueError, match="'series': `time` is empty"):
+        fx.ode.Series(np.zeros(0), np.zeros((0, 1)), np.zeros((0, 1)))
+    with pytest.raises(ValueError, match="'series': `input_time` is empty"):
+        fx.ode.Series(np.arange(3.0), np.zeros((3, 1)), np.zeros((0, 1)), [])
+    short = fx.ode.Series(np.arange(3.0), np.zeros((3, 1)), np.zeros((3, 1)))
+    with pytest.raises(ValueError, match="'series' has 3 rows, and none between 3 and 3"):
+        short.between(3, 3)
+    with pytest.raises(ValueError, match="3 rows: with `held_out` = 0.1 none is left to choose by"):
+        fx.ode.train([short], fx.ode.Recipe(held_out=0.1))
+    with pytest.raises(ValueError, match="3 rows: with `held_out` = 0.9 none is left to train on"):
+        fx.ode.train([short], fx.ode.Recipe(held_out=0.9))
+    half = fx.ode.Series(np.arange(3.0), np.array([[0.0, np.nan]] * 3), np.zeros((3, 1)))
+    with pytest.raises(ValueError, match="output 'level' was never measured"):
+        fx.ode.Recipe(outputs=("speed", "level")).build([half])
+
+
+def test_the_command_line_names_an_ode_without_columns_and_is_precise(tmp_path, monkeypatch):
+    switched = []
+    monkeypatch.setattr("flexor.cli.ode.use_float64", lambda: switched.append(True))
+    bare = fx.ode.Ode(fx.ode.Recipe(states=1, width=2).build([oscillation(0)])).save(tmp_path / "bare")
+    failed = CliRunner().invoke(app, ["ode", "evaluate", str(bare), "one.csv"])
+    assert failed.exit_code == 2
+    assert "has no recipe that names its columns" in " ".join(failed.output.split())
+    assert switched
