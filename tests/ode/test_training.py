@@ -258,9 +258,9 @@ def test_recordings_without_anything_to_learn_from_are_named():
     short = fx.ode.Series(np.arange(3.0), np.zeros((3, 1)), np.zeros((3, 1)))
     with pytest.raises(ValueError, match="'series' has 3 rows, and none between 3 and 3"):
         short.between(3, 3)
-    with pytest.raises(ValueError, match="3 rows: with `held_out` = 0.1 none is left to choose by"):
+    with pytest.raises(ValueError, match=r"3 rows: with `held_out` = 0\.1 none is left to choose by"):
         fx.ode.train([short], fx.ode.Recipe(held_out=0.1))
-    with pytest.raises(ValueError, match="3 rows: with `held_out` = 0.9 none is left to train on"):
+    with pytest.raises(ValueError, match=r"3 rows: with `held_out` = 0\.9 none is left to train on"):
         fx.ode.train([short], fx.ode.Recipe(held_out=0.9))
     half = fx.ode.Series(np.arange(3.0), np.array([[0.0, np.nan]] * 3), np.zeros((3, 1)))
     with pytest.raises(ValueError, match="output 'level' was never measured"):
