@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from flexor.cli import console
+from flexor.cli.loading import use_float64
 from flexor.files import write_text
 
 app = typer.Typer(no_args_is_help=True, help="Neural ODEs of systems in state space: train, evaluate. See docs/ode.md.")
@@ -24,6 +25,7 @@ def train(
     from flexor.ode import Recipe
     from flexor.ode import train as fit
 
+    use_float64()
     recipe = Recipe.read(config)
     series = [recipe.series(path) for path in logs]
     out.mkdir(parents=True, exist_ok=True)
@@ -35,8 +37,7 @@ def train(
         console.fail(f"interrupted; the checkpoints are in '{out / 'checkpoints'}', and the same command resumes there.")
         raise typer.Exit(console.INTERRUPTED) from None
     folder = made.save(out / config.stem)
-    last = made.card["stages"][-1]["history"]
-    best = min((row["validation"] for row in last if row["validation"] is not None), default=float("nan"))
+    best = made.card["stages"][-1]["error"]
     console.out().print(f"error of free runs on what was held out: {console.number(best)} of the outputs' deviation")
     console.out().print(str(folder), markup=False, soft_wrap=True)
 
@@ -53,7 +54,10 @@ def evaluate(
     from flexor.ode import Recipe
     from flexor.ode.artefact import open_ode
 
+    use_float64()
     made = open_ode(model)
+    if "recipe" not in made.card:
+        raise ValueError(f"'{model}' has no recipe that names its columns: judge it in Python, by `fx.open` and `simulate`.")
     recipe = Recipe.of(made.card["recipe"])
     rows: list[list[Any]] = []
     for path in logs:

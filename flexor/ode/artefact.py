@@ -63,7 +63,19 @@ def _run_all(parts: Parts, batch: Pieces) -> Array:
 
 def outputs(parts: Parts, batch: Pieces) -> np.ndarray:
     """Free runs of many stretches at once: outputs from the start of each on, (stretches, rows, outputs)."""
-    return np.asarray(_run_all(parts, Pieces(*(jnp.asarray(x) for x in batch))))
+    return np.asarray(_run_all(parts, on_device(batch)))
+
+
+def on_device(batch: Pieces) -> Pieces:
+    """The arrays in the device's precision; raises where that moves a time by more than a thousandth of the median step."""
+    times = np.asarray(batch.t, float)
+    steps, kept = np.diff(times), np.diff(times.astype(jnp.zeros(0).dtype)).astype(float)
+    if (kept <= 0).any() or np.abs(kept - steps).max() > 1e-3 * np.median(steps):
+        raise ValueError(
+            "times are too large or too close for single precision: count them from the recording's start, or use "
+            "jax_enable_x64."
+        )
+    return Pieces(*(jnp.asarray(x) for x in batch))
 
 
 @dataclass(frozen=True, eq=False)

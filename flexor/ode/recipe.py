@@ -101,6 +101,9 @@ class Recipe:
     def build(self, logs: Sequence[Series]) -> Parts:
         """The untrained system, in units of the recordings."""
         y = np.concatenate([s.values for s in logs])
+        for k in np.flatnonzero(~np.isfinite(y).any(axis=0)):
+            name = repr(self.outputs[k]) if self.outputs else k
+            raise ValueError(f"output {name} was never measured in the recordings to train on.")
         u = np.concatenate([np.zeros((0, 0)) if s.inputs is None else s.inputs for s in logs])
         steps = np.concatenate([np.diff(s.time) for s in logs])
         time = self.time or 10 * float(np.median(steps))
@@ -128,6 +131,12 @@ def train(
         raise ValueError("there are no recordings to train on.")
     if judged is None:
         cut = [round(len(s.time) * (1 - recipe.held_out)) for s in train_on]
+        for s, c in zip(train_on, cut, strict=True):
+            if not 0 < c < len(s.time):
+                left = "train on" if c == 0 else "choose by"
+                raise ValueError(
+                    f"'{s.name}' has {len(s.time)} rows: with `held_out` = {recipe.held_out:g} none is left to {left}."
+                )
         judged = [s.between(c, len(s.time)) for s, c in zip(train_on, cut, strict=True)]
         train_on = [s.between(0, c) for s, c in zip(train_on, cut, strict=True)]
     parts = recipe.build(train_on) if start is None else start

@@ -43,6 +43,8 @@ class Series:
                 raise ValueError(
                     f"'{self.name}': `{what}` needs a row of numbers for each time, got {t.shape} and {x.shape}."
                 )
+            if not len(t) and (what == "time" or x.shape[1]):
+                raise ValueError(f"'{self.name}': `{what}` is empty.")
             if not np.isfinite(t).all() or (np.diff(t) <= 0).any():
                 raise ValueError(f"'{self.name}': `{what}` must increase from row to row.")
         if np.isinf(values).any():
@@ -67,6 +69,8 @@ class Series:
         assert self.inputs is not None
         assert self.input_time is not None
         t = self.time[first:last]
+        if not len(t):
+            raise ValueError(f"'{self.name}' has {len(self.time)} rows, and none between {first} and {last}.")
         begin = max(int(np.searchsorted(self.input_time, t[0], side="right")) - 1, 0)
         end = int(np.searchsorted(self.input_time, t[-1], side="left")) + 1
         name = f"{self.name}[{first}:{last}]"

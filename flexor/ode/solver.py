@@ -46,14 +46,15 @@ class OdeSolver(AbstractSolver):
 
     def step(self, model: Model, state: State, control: Control, dt: Float[Array, ""]) -> State:
         control = as_control(model, control)
+        begin = jnp.zeros_like(state.time)  # t from the step's beginning: its length does not lose digits to a late hour
 
         def rate(t: Any, y: tuple[Array, Array]) -> tuple[Array, Array]:
             moved, w = y
-            v, change = self.field.rates(model, t, integrate(model, state.q, moved), w, control)
+            v, change = self.field.rates(model, state.time + t, integrate(model, state.q, moved), w, control)
             return displacement_rate(model, moved, v), change
 
         start = jnp.zeros_like(state.qd), self.field.enter(model, state.q, state.qd)
-        moved, w = self.stepping.advance(self._quiet(rate, state.time, start), state.time, state.time + dt, start)
+        moved, w = self.stepping.advance(self._quiet(rate, begin, start), begin, begin + dt, start)
         q = integrate(model, state.q, moved)
         return State(q, self.field.leave(model, q, w), state.time + dt, state.memory, state.history, state.act)
 

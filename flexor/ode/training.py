@@ -11,6 +11,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -27,7 +28,7 @@ from jaxtyping import Array
 
 from flexor.files import write_whole
 from flexor.identify.log import Log
-from flexor.ode.artefact import Ode, Parts
+from flexor.ode.artefact import Ode, Parts, on_device
 from flexor.ode.series import Pieces, Series, pieces
 
 Progress = Callable[[int, int, float], None]
@@ -87,7 +88,8 @@ def fit(
     progress: Progress | None = None,
 ) -> Ode:
     """`start` trained on the recordings, as good as it ever was on `validation`. With `out`, a folder, checkpoints are kept
-    there, also after Ctrl-C, and the same call resumes them. The card has the options, digests of the data and the history."""
+    there, also after Ctrl-C, and the same call resumes them. The card has the options, a digest of the data, the
+    history, and as `error` that of the weights that are kept."""
     parts = start.parts if isinstance(start, Ode) else start
     card = start.card if isinstance(start, Ode) else {}
     train, judged = [Series.of(x) for x in logs], [Series.of(x) for x in validation]
@@ -103,6 +105,7 @@ def fit(
         "training": asdict(options),
         "data": {"series": len(train), "validation": len(judged), "digest": session.digest},
         "history": history,
+        "error": float(run.error),
         "seconds": round(time.perf_counter() - began, 1),
     }
     made = eqx.combine(run.best, session.fixed)
@@ -121,14 +124,19 @@ class _Session:
             is_leaf=lambda x: x is None,
         )
         self.weights, self.fixed = eqx.partition(parts, marks)
-        self.data = _arrays(pieces(train, self.past, options.length, options.stride))
+        self.data = on_device(pieces(train, self.past, options.length, options.stride))
         judged_by = options.judged or 0
-        self.judged = [_arrays(pieces([s], self.past, judged_by, max(judged_by, 1))) for s in judged]
+        self.judged = [on_device(pieces([s], self.past, judged_by, max(judged_by, 1))) for s in judged]
         scale = np.nanstd(np.concatenate([s.values for s in train]), axis=0)
         self.scale = jnp.asarray(np.where(scale > 0, scale, 1.0))
         self.digest = hashlib.sha256(b"".join(np.ascontiguousarray(x).tobytes() for x in self.data)).hexdigest()
         self.loss = _Loss(self.fixed, self.data, self.scale, options.continuity, options.huber)
         self._advance = self._adam() if options.method == "adam" else self._levenberg()
+        self.error = self.errors(self.weights)
+        arrays = jax.tree.leaves((eqx.filter(parts, eqx.is_array), self.judged))
+        form = re.sub(r" at 0x[0-9a-f]+", "", eqx.tree_pformat(parts))  # what is no array: substeps, units
+        read = [form.encode(), *(np.ascontiguousarray(x).tobytes() for x in arrays)]
+        self.beginning = f"{hashlib.sha256(b''.join(read)).hexdigest()} {self.error:.6g}"  # the error speaks for the code
 
     def go(self, progress: Progress | None) -> tuple[Run, list[dict[str, Any]]]:
         """All steps, from the beginning or the checkpoint."""
@@ -148,6 +156,8 @@ class _Session:
         except KeyboardInterrupt:
             self._keep(*complete)
             raise
+        if not np.isfinite(float(run.error)):
+            raise FloatingPointError("no weights had a finite error on the validation: its free runs diverge.")
         return run, history
 
     def errors(self, weights: Any) -> float:
@@ -155,6 +165,8 @@ class _Session:
         parts = eqx.combine(weights, self.fixed)
         sums = [np.asarray(_squares(parts, piece, self.scale)) for piece in self.judged]
         total, count = np.sum(sums, axis=0)
+        if not count:
+            raise ValueError("nothing is measured in the validation after the start of its free runs.")
         return float(np.sqrt(total / count))
 
     def _judge(self, run: Run, loss: float, history: list[dict[str, Any]]) -> tuple[Run, list[dict[str, Any]]]:
@@ -163,14 +175,14 @@ class _Session:
             raise FloatingPointError(
                 f"training diverged at step {int(run.step)}: the loss is not finite. Try a smaller rate."
             )
-        if error < float(run.error):
+        if np.isfinite(error) and not error >= float(run.error):  # the error of the start may be NaN
             run = Run(run.weights, run.memory, run.weights, jnp.asarray(error), run.step)
         row = {"step": int(run.step), "loss": loss, "validation": error}
         return run, [*history, {k: v if np.isfinite(v) else None for k, v in row.items()}]
 
     def _first(self) -> Run:
         memory = self.optimiser.init(self.weights) if self.options.method == "adam" else jnp.asarray(1e-2)
-        return Run(self.weights, memory, self.weights, jnp.asarray(self.errors(self.weights)), jnp.asarray(0))
+        return Run(self.weights, memory, self.weights, jnp.asarray(self.error), jnp.asarray(0))
 
     def _adam(self) -> Callable[[Run], tuple[Run, Array]]:
         o = self.options
@@ -208,7 +220,7 @@ class _Session:
 
     def _signature(self) -> str:
         shapes = [list(x.shape) for x in jax.tree.leaves(self.weights)]
-        return json.dumps([asdict(self.options), self.digest, shapes], sort_keys=True)
+        return json.dumps([asdict(self.options), self.digest, self.beginning, shapes], sort_keys=True)
 
     def _keep(self, run: Run, history: list[dict[str, Any]]) -> None:
         if self.folder is None:
@@ -257,7 +269,8 @@ class _Loss(eqx.Module):
             r = (y - p.y[n - 1 :]) / self.scale[None] * p.seen[n - 1 :]
             if self.huber is not None:  # a residual whose square is Huber's loss, smooth
                 r = r * jnp.sqrt(2 / (1 + jnp.sqrt(1 + (r / self.huber) ** 2)))
-            there = parts.encoder.start(p.t[-n:], p.y[-n:], p.seen[-n:], p.u0[-n:]) if self.continuity else last
+            u = jnp.concatenate([p.u0, p.u1[-1:]])[-n:]  # of the intervals that begin at these rows, as in `Parts.start`
+            there = parts.encoder.start(p.t[-n:], p.y[-n:], p.seen[-n:], u) if self.continuity else last
             return r, last - there
 
         r, gap = jax.vmap(one)(*data)
@@ -294,10 +307,6 @@ def _adam_step(optimiser: Any, loss: _Loss, run: Run, rows: Array) -> tuple[Run,
     value, slope = eqx.filter_value_and_grad(lambda w: jnp.sum(loss.residuals(w, batch) ** 2))(run.weights)
     update, memory = optimiser.update(slope, run.memory, run.weights)
     return Run(eqx.apply_updates(run.weights, update), memory, run.best, run.error, run.step + 1), value
-
-
-def _arrays(batch: Pieces) -> Pieces:
-    return Pieces(*(jnp.asarray(x) for x in batch))
 
 
 @eqx.filter_jit

@@ -154,3 +154,5 @@ def test_adaptive_steps_record_and_go_through_files(tmp_path):
     again = fx.open(sim.save(tmp_path / "sim"))
     assert again.solver.stepping == sim.solver.stepping
     np.testing.assert_array_equal(again.step(start).q, sim.step(start).q)
+    late = sim.step(eqx.tree_at(lambda s: s.time, start, jnp.array(1e14)))  # where times are 1/64 s apart
+    np.testing.assert_allclose(late.qd, new.qd, rtol=1e-12)

@@ -1,5 +1,6 @@
 """Systems from recordings: grids of irregular times, training against closed forms, files, checkpoints, recipes."""
 
+import dataclasses
 import itertools
 
 import equinox as eqx
@@ -9,9 +10,13 @@ import numpy as np
 import pytest
 from jaxtyping import Array, Float
 from scipy.signal import cont2discrete
+from typer.testing import CliRunner
 
 import flexor as fx
+from flexor.cli.app import app
+from flexor.ode.artefact import on_device
 from flexor.ode.series import pieces
+from flexor.ode.training import _Loss
 
 
 class Decay(fx.ode.AbstractSystem):
@@ -176,3 +181,99 @@ def test_a_fresh_correction_changes_nothing_and_a_robot_is_a_system():
     marks = robot.trainable()
     assert not any(jax.tree.leaves(marks.model))
     assert len(jax.tree.leaves(eqx.filter(robot, marks))) == len(jax.tree.leaves(robot.solver))
+
+
+def test_a_start_that_diverges_is_trained_and_what_stays_divergent_raises():
+    """A start whose free run overflows has no error to compare with: any finite one is better, and none at all is said."""
+    time = 0.5 * np.arange(600)
+    values = np.exp(-0.8 * time)[:, None]
+    values[-1] = np.nan  # an overflow there is NaN in the error, and not infinite
+    long = fx.ode.Series(time, values, np.zeros((600, 1)))
+    start = fx.ode.Parts(Decay(jnp.array([5.0, 0.0])), fx.ode.Measured())
+    options = fx.ode.Training(length=2, stride=1, steps=30, method="levenberg-marquardt", every=1)
+    with np.errstate(all="ignore"):
+        found = fx.ode.fit(start, [long.between(0, 30)], options, validation=[long])
+        np.testing.assert_allclose(found.system.ab[0], -0.8, rtol=1e-2)
+        stage = found.card["stages"][0]
+        assert stage["history"][0]["validation"] is None
+        assert stage["error"] == min(row["validation"] for row in stage["history"] if row["validation"] is not None)
+        with pytest.raises(FloatingPointError, match="no weights had a finite error on the validation"):
+            fx.ode.fit(start, [long.between(0, 30)], dataclasses.replace(options, steps=1), validation=[long])
+    blind = fx.ode.Series(time[:30], np.where(time[:30, None] > 0, np.nan, 1.0), np.zeros((30, 1)))
+    with pytest.raises(ValueError, match="nothing is measured in the validation after the start"):
+        fx.ode.fit(start, [long.between(0, 30)], options, validation=[blind])
+
+
+def test_a_checkpoint_of_another_start_or_validation_is_not_resumed(tmp_path):
+    """Of the start count its arrays and what is no array; of the validation its values."""
+    options = fx.ode.Training(length=5, stride=5, steps=1, method="levenberg-marquardt")
+    time = 0.1 * np.arange(20)
+    one, other = (fx.ode.Series(time, x * np.exp(-0.8 * time)[:, None], np.zeros((20, 1))) for x in (1.0, 2.0))
+
+    def run(a, judged=one, substeps=1):
+        parts = fx.ode.Parts(Decay(jnp.array([a, 0.1])), fx.ode.Measured(), fx.ode.RungeKutta4(substeps))
+        return fx.ode.fit(parts, [one], options, validation=[judged], out=tmp_path)
+
+    first = run(-0.2)
+    np.testing.assert_array_equal(run(-0.2).system.ab, first.system.ab)
+    for change in ({"a": -0.3}, {"judged": other}, {"substeps": 2}):
+        with pytest.raises(ValueError, match="belongs to another training run"):
+            run(**{"a": -0.2, **change})
+
+
+def test_times_that_single_precision_cannot_hold_are_refused():
+    """A clock of 1e6 s has steps of 1/16 s in single precision."""
+    late = fx.ode.Series(1e6 + 0.01 * np.arange(20), np.ones((20, 1)), np.zeros((20, 1)))
+    ode = fx.ode.Ode(fx.ode.Parts(Decay(jnp.array([-0.8, 0.0])), fx.ode.Measured()))
+    assert on_device(pieces([late], 1, 5, 1)).t.dtype == jnp.float64
+    with jax.enable_x64(False):
+        with pytest.raises(ValueError, match="too large or too close for single precision"):
+            ode.simulate(late)
+        early = dataclasses.replace(late, time=late.time - 1e6, input_time=None)
+        assert on_device(pieces([early], 1, 5, 1)).t.dtype == jnp.float32
+
+
+class Late(fx.ode.AbstractEncoder):
+    """By how much the last input lags behind the clock."""
+
+    past: int = eqx.field(static=True, default=2)
+
+    def start(self, t, y, seen, u):
+        return t[-1:] - u[-1]
+
+
+def test_continuity_reads_the_inputs_at_the_end_as_the_start_does():
+    """Of an input that is the time itself nothing lags, neither at the start nor at the end of a stretch."""
+    time = np.arange(10.0)
+    ramp = fx.ode.Series(time, np.zeros((10, 1)), time[:, None], held=False)
+    parts = fx.ode.Parts(Decay(jnp.zeros(2)), Late())
+    data = on_device(pieces([ramp], 2, 4, 4))
+    gaps = _Loss(parts, data, jnp.ones(1), 1.0, None).residuals(None, data)[-len(data.t) :]
+    np.testing.assert_array_equal(gaps, 0.0)
+
+
+def test_recordings_without_anything_to_learn_from_are_named():
+    with pytest.raises(ValueError, match="'series': `time` is empty"):
+        fx.ode.Series(np.zeros(0), np.zeros((0, 1)), np.zeros((0, 1)))
+    with pytest.raises(ValueError, match="'series': `input_time` is empty"):
+        fx.ode.Series(np.arange(3.0), np.zeros((3, 1)), np.zeros((0, 1)), [])
+    short = fx.ode.Series(np.arange(3.0), np.zeros((3, 1)), np.zeros((3, 1)))
+    with pytest.raises(ValueError, match="'series' has 3 rows, and none between 3 and 3"):
+        short.between(3, 3)
+    with pytest.raises(ValueError, match=r"3 rows: with `held_out` = 0\.1 none is left to choose by"):
+        fx.ode.train([short], fx.ode.Recipe(held_out=0.1))
+    with pytest.raises(ValueError, match=r"3 rows: with `held_out` = 0\.9 none is left to train on"):
+        fx.ode.train([short], fx.ode.Recipe(held_out=0.9))
+    half = fx.ode.Series(np.arange(3.0), np.array([[0.0, np.nan]] * 3), np.zeros((3, 1)))
+    with pytest.raises(ValueError, match="output 'level' was never measured"):
+        fx.ode.Recipe(outputs=("speed", "level")).build([half])
+
+
+def test_the_command_line_names_an_ode_without_columns_and_is_precise(tmp_path, monkeypatch):
+    switched = []
+    monkeypatch.setattr("flexor.cli.ode.use_float64", lambda: switched.append(True))
+    bare = fx.ode.Ode(fx.ode.Recipe(states=1, width=2).build([oscillation(0)])).save(tmp_path / "bare")
+    failed = CliRunner().invoke(app, ["ode", "evaluate", str(bare), "one.csv"])
+    assert failed.exit_code == 2
+    assert "has no recipe that names its columns" in " ".join(failed.output.split())
+    assert switched
