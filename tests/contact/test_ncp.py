@@ -192,6 +192,12 @@ def _sizes(jaxpr):
             yield from _sizes(inner)
 
 
+def effort(iterations, tolerance):
+    """What `NCP` asks for, but for these two."""
+    usual = fx.NCP()
+    return implicit.Effort(iterations, tolerance, usual.sweeps, usual.newton_steps, usual.patience)
+
+
 def _no_rows(nv, dtype=jnp.float64, batch=()):
     none, J = jnp.zeros((*batch, 0), dtype), jnp.zeros((*batch, 0, nv), dtype)
     return Bounded(J, J, none, none, none, none, none.astype(bool))
@@ -200,7 +206,7 @@ def _no_rows(nv, dtype=jnp.float64, batch=()):
 def test_problem_without_contacts_or_rows_has_no_impulses():
     cones = Cones(jnp.zeros((0, 3, 2)), jnp.zeros((0, 2, 3)), *(jnp.zeros(0),) * 3, jnp.zeros(0, bool))
     empty = Problem(jnp.ones(2), jnp.eye(2), jnp.eye(2), cones, _no_rows(2))
-    u, x, y, residual, count = implicit.solve_implicitly(5, 1e-9, empty, (jnp.zeros((0, 3)), jnp.zeros(0)))
+    u, x, y, residual, count = implicit.solve_implicitly(effort(5, 1e-9), empty, (jnp.zeros((0, 3)), jnp.zeros(0)))
     np.testing.assert_array_equal(u, empty.free)
     assert x.shape == (0, 3)
     assert y.shape == (0,)
@@ -380,7 +386,7 @@ def test_jams_are_solved_from_any_start(dtype):
     jam keep the NCP from it."""
     count = 300
     p = _wedged(count, dtype)
-    solve = jax.jit(jax.vmap(lambda p, x: implicit.solve_implicitly(30, 1e-10, p, (x, jnp.zeros(0, dtype)))))
+    solve = jax.jit(jax.vmap(lambda p, x: implicit.solve_implicitly(effort(30, 1e-10), p, (x, jnp.zeros(0, dtype)))))
     cold = solve(p, jnp.zeros((count, 2, 3), dtype))
     warm = solve(p, jnp.roll(cold[1], 1, axis=0))
     truth = [_every_solution(p, k) for k in range(count)]
@@ -396,7 +402,7 @@ def test_derivatives_of_jams_match_finite_differences():
     p = _wedged(50, jnp.float64)
 
     def end(free, p):
-        return implicit.solve_implicitly(30, 1e-13, p._replace(free=free), (jnp.zeros((2, 3)), jnp.zeros(0)))[0]
+        return implicit.solve_implicitly(effort(30, 1e-13), p._replace(free=free), (jnp.zeros((2, 3)), jnp.zeros(0)))[0]
 
     slope, at = jax.jit(jax.vmap(jax.jacfwd(end)))(p.free, p), jax.jit(jax.vmap(end))
     step = 1e-6

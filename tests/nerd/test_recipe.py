@@ -176,10 +176,10 @@ def test_ctrl_c_before_the_first_step_says_that_there_is_nothing(own, tmp_path, 
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(training, "examples", interrupted)
+    monkeypatch.setattr(training, "pool_of", interrupted)
     told = invoke("train", own, "--out", tmp_path / "made", status=130)
     assert "interrupted before the first step; there is no checkpoint in" in told
-    monkeypatch.setattr(data, "_maker", lambda *args: interrupted)
+    monkeypatch.setattr(data, "chunks", lambda *args: interrupted)
     own.write_text(own.read_text().replace("transitions = 400", "transitions = 500"))
     (tmp_path / "made" / "swing.h5").unlink()
     assert "and the same command resumes" in invoke("sample", own, "--out", tmp_path / "made", status=130)
