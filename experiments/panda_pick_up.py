@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import mujoco
 import numpy as np
-from _experiment import Result, at_least, at_most, run
+from _experiment import Result, at_most, run
 from matplotlib.figure import Figure
 from rich.progress import track
 
@@ -231,11 +231,9 @@ def measure(options: Any) -> Result:
     worst["ratio"] = [r["RMS after, mrad"] / frozen[r["seed"]] for r in rows if r["way"] == "RLS"]
     rows += worn(model, ways, seconds)
     draw(first, when, total).savefig(options.out / "panda_pick_up.png", dpi=150)
-    good = [m <= MASS and c <= CENTRE for m, c in zip(worst["mass"], worst["com"], strict=True)]
     checks = [
         at_most(f"mass {AFTER:g} s after the pick-up, worst run, RLS", max(worst["mass"]), MASS, "%"),
-        at_most(f"centre of mass {AFTER:g} s after the pick-up, median, RLS", float(np.median(worst["com"])), CENTRE, "mm"),
-        at_least("share of the runs in which both are that near, RLS", float(np.mean(good)), 0.9),
+        at_most(f"centre of mass {AFTER:g} s after the pick-up, worst run, RLS", max(worst["com"]), CENTRE, "mm"),
         at_most("tracking error after the pick-up of that of the frozen model, worst run, RLS", max(worst["ratio"]), 1 / 3),
         at_most("false alarms before the pick-up, RLS", max(worst["alarms"]), 0),
     ]
