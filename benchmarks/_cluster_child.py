@@ -38,7 +38,7 @@ def sample(executor: str, robot: str, transitions: str, path: str, until: str) -
         from flexor.cluster.on_ray import connected
 
         connected(executor.partition(":")[2])
-    began = time.perf_counter()
+    began, begun = time.perf_counter(), time.process_time()
 
     def progress(done: int, total: int) -> None:
         tell(share=done / total, memory=private_memory())
@@ -53,8 +53,14 @@ def sample(executor: str, robot: str, transitions: str, path: str, until: str) -
         from flexor.cluster import kernels
 
         compiled = ray.get(kernels.exchange(ray).count.remote())
-    about = facts(path)
-    tell(seconds=time.perf_counter() - began, hash=about["hash"], dropped=about["dropped"], compiled=compiled)
+    about, processor = facts(path), time.process_time() - begun
+    tell(
+        seconds=time.perf_counter() - began,
+        processor=processor,
+        hash=about["hash"],
+        dropped=about["dropped"],
+        compiled=compiled,
+    )
 
 
 def train(joined: str, data: str, out: str, last: str) -> None:

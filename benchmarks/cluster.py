@@ -14,6 +14,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -68,30 +69,50 @@ def said(process: subprocess.Popen[str]) -> Iterator[dict[str, Any]]:
     yield from (json.loads(line) for line in process.stdout if line.startswith("{"))
 
 
-def watched(process: subprocess.Popen[str]) -> dict[str, Any]:
-    """The last words of a driver that nobody disturbs, and how its memory grew from the first half to the second."""
-    lines = list(said(process))
+def watched(process: subprocess.Popen[str], made: Any = None) -> dict[str, Any]:
+    """The last words of a driver that nobody disturbs, with the processor time of the cluster's workers added to its own, and how
+    its memory grew from the first half to the second."""
+    lines, workers = [], 0.0
+    for line in said(process):
+        lines.append(line)
+        workers = max(workers, 0.0 if made is None else sum(worker.seconds for worker in workers_of(made)))
     if process.wait():
         raise RuntimeError(f"a driver ended with status {process.returncode}")
     memory = [line["memory"] for line in lines if "memory" in line]
     half = len(memory) // 2
+    lines[-1]["processor"] += workers
     return {**lines[-1], "growth": max(memory[half:]) / max(memory[:half]), "memory": max(memory)}
 
 
-def kill_a_worker(made: Any) -> int:
-    """SIGKILL for one process that has a task of the cluster; how many were found."""
+@dataclass(frozen=True)
+class Worker:
+    """A process of a cluster's node: its number, what it does, and its processor time, start and imports included."""
+
+    number: int
+    words: str
+    seconds: float
+
+
+def workers_of(made: Any) -> list[Worker]:
+    """All that the nodes have started and not ended."""
     raylets = {info.process.pid for node in made.list_all_nodes() for info in node.all_processes.get("raylet", ())}
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            words, status = (folder / "cmdline").read_text(), (folder / "stat").read_text()
-        except OSError:
+            words, fields = (folder / "cmdline").read_text(), (folder / "stat").read_text().rpartition(")")[2].split()
+        except OSError:  # it has ended
             continue
-        if words.startswith("ray::task_on_worker") and int(status.rpartition(")")[2].split()[1]) in raylets:
-            found.append(int(folder.name))
-    if found:
-        os.kill(found[0], signal.SIGKILL)
-    return min(len(found), 1)
+        if words.startswith("ray::") and int(fields[1]) in raylets:
+            found.append(Worker(int(folder.name), words, (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")))
+    return found
+
+
+def kill_a_worker(made: Any) -> int:
+    """SIGKILL for one process that has a task of the cluster; how many were found."""
+    busy = [worker.number for worker in workers_of(made) if worker.words.startswith("ray::task_on_worker")]
+    for number in busy[:1]:
+        os.kill(number, signal.SIGKILL)
+    return len(busy[:1])
 
 
 def disturbed(made: Any, start: Callable[[float], subprocess.Popen[str]]) -> dict[str, Any]:
@@ -116,35 +137,52 @@ def disturbed(made: Any, start: Callable[[float], subprocess.Popen[str]]) -> dic
     return {**lines[-1], "killed": killed, "removed": removed, "kept": lines[0]["share"] > at}
 
 
-def sampling(made: Any, folder: Path, quick: bool, transitions: int) -> tuple[list[dict[str, Any]], list[Check]]:
+def sampling(
+    made: Any, folder: Path, quick: bool, transitions: int, faults: bool
+) -> tuple[list[dict[str, Any]], list[Check]]:
     """A data set by Local(), by two workers, and with everything that can die."""
     robot, count = ("cartpole", 400_000) if quick else ("ant", transitions)
     ray = f"ray:{made.address}"
-    warm = driver("local", robot, 100, folder / "warm.h5")
-    watched_or_last(warm)
+    if not quick:  # where the training's data set has left the kernel on the disk
+        watched_or_last(driver("local", robot, 100, folder / "warm.h5"))
     tell("sampling by Local()")
     local = watched(driver("local", robot, count, folder / "local.h5"))
     tell(f"{local}\nsampling by two workers")
-    two = watched(driver(ray, robot, count, folder / "two.h5"))
-    tell(f"{two}\nsampling while a worker, a node and the driver die")
-    other = disturbed(made, lambda until: driver(ray, robot, count, folder / "disturbed.h5", until, FLEXOR_CACHE=""))
-    tell(str(other))
+    two = watched(driver(ray, robot, count, folder / "two.h5"), made)
+    tell(str(two))
     what = f"{count} transitions of the {robot}"
     rows = [
-        {"work": what, "by": name, "s": round(found["seconds"], 1), "over Local()": round(found["seconds"] / local["seconds"], 3),
-         "driver's memory, MB": round(found["memory"]), "second half over first": round(found["growth"], 3)}
+        row(what, name, found["seconds"], local["seconds"], found)
         for name, found in (("Local()", local), ("Ray, 2 nodes", two))
-    ]  # fmt: skip
+    ]
     checks = [
         equals(f"{what}: hash by two workers", two["hash"], local["hash"]),
-        equals("hash after a worker, a node and the driver died", other["hash"], local["hash"]),
-        equals("workers killed by SIGKILL, nodes removed", f"{other['killed']}, {other['removed']}", "1, 1"),
-        equals("chunks written before the driver died are kept", str(other["kept"]), "True"),
-        at_most("kernels compiled by the last driver's workers, which have no disk for them", other["compiled"], 1),
         at_most("driver's memory with Ray, second half over first", round(two["growth"], 3), FLAT),
         at_most("seconds of two workers over Local()", round(two["seconds"] / local["seconds"], 3), OVERHEAD, timed=True),
     ]
-    return rows, checks
+    return rows, [*checks, *dying(made, ray, robot, count, folder, local["hash"])] if faults else checks
+
+
+def row(work: str, by: str, seconds: float, alone: float | None, found: dict[str, Any]) -> dict[str, Any]:
+    """A row of the table; `alone` are the seconds of Local(), and `found` the last words of a driver, where there are any."""
+    return {
+        "work": work, "by": by, "s": round(seconds, 2), "over Local()": "" if alone is None else round(seconds / alone, 3),
+        "processor s": round(found["processor"], 1) if found else "",
+        "driver's memory, MB": round(found["memory"]) if found else "",
+        "second half over first": round(found["growth"], 3) if found else "",
+    }  # fmt: skip
+
+
+def dying(made: Any, ray: str, robot: str, count: int, folder: Path, wanted: str) -> list[Check]:
+    """The same data set while a worker, a node and the driver die. Its workers have no disk for kernels."""
+    tell("sampling while a worker, a node and the driver die")
+    other = disturbed(made, lambda until: driver(ray, robot, count, folder / "disturbed.h5", until, FLEXOR_CACHE=""))
+    return [
+        equals("hash after a worker, a node and the driver died", other["hash"], wanted),
+        equals("workers killed by SIGKILL, nodes removed", f"{other['killed']}, {other['removed']}", "1, 1"),
+        equals("chunks written before the driver died are kept", str(other["kept"]), "True"),
+        at_most("kernels compiled by the last driver's workers, which have no disk for them", other["compiled"], 1),
+    ]
 
 
 def watched_or_last(process: subprocess.Popen[str]) -> None:
@@ -216,9 +254,7 @@ def bags(made: Any, quick: bool) -> tuple[list[dict[str, Any]], list[Check]]:
             tell(f"{work.__name__} by {name}")
             found.append(work(who, quick))
             what, _, seconds = found[-1]
-            ratio = round(seconds / found[0][2], 3) if work is not nothing else ""
-            rows.append({"work": what, "by": name, "s": round(seconds, 2), "over Local()": ratio,
-                         "driver's memory, MB": "", "second half over first": ""})  # fmt: skip
+            rows.append(row(what, name, seconds, None if work is nothing else found[0][2], {}))
         checks.append(equals(f"{found[0][0]}: digest by two workers", found[1][1], found[0][1]))
     return rows, checks
 
@@ -257,21 +293,30 @@ def losses(folder: Path) -> np.ndarray:
     return np.stack([table["loss"], table["held_out"]])
 
 
-def measure(quick: bool, transitions: int) -> Result:
+PARTS = ("training", "sampling", "faults", "bags")
+
+
+def measure(quick: bool, transitions: int, only: list[str]) -> Result:
     folder = Path(tempfile.mkdtemp(prefix="flexor-cluster-data-"))
+    rows: list[dict[str, Any]] = []
+    checks = training(folder) if "training" in only else []
     try:
-        trained = training(folder)
         with cluster() as made:
-            rows, checks = sampling(made, folder, quick, transitions)
-            more, others = bags(made, quick)
+            if {"sampling", "faults"} & set(only):
+                more, found = sampling(made, folder, quick, transitions, "faults" in only)
+                rows, checks = [*rows, *more], [*checks, *found]
+            if "bags" in only:
+                more, found = bags(made, quick)
+                rows, checks = [*rows, *more], [*checks, *found]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     remark = "Seconds include the start of workers and, in them, tracing and XLA's compilation; kernels come from the disk."
-    return Result([*rows, *more], [*checks, *others, *trained], [remark])
+    return Result(rows, checks, [remark, "Processor seconds of workers include Python's start and imports."])
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """How much is sampled of the ant, eight chunks of 51,200 at least, so that there is time to kill in."""
+    parser.add_argument("--only", nargs="*", default=list(PARTS), choices=PARTS, help="these parts alone")
     parser.add_argument(
         "--transitions", type=int, default=1_000_000, metavar="N", help="of the ant, in a run that is not quick"
     )

@@ -32,7 +32,7 @@ sim = fx.Simulator(fx.load(ARM), fx.RigidSolver(contact=None), dt=DT)
 # Nothing tells the adapter when that happens.
 
 # %%
-robot = sim.compile(parameters=["body.hand.mass"])
+robot = fx.Simulator(sim.model, fx.solver("none", substeps=10), dt=DT).compile(parameters=["body.hand.mass"])
 rng = np.random.default_rng(0)
 noise = {"q.*": 1e-4, "qd.*": 1e-3}
 adapter = fx.adapt.Adapter(sim, free=["body.hand.mass"], noise=noise)

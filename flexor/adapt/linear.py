@@ -130,16 +130,16 @@ def window_terms(
 
 
 def window_program(model: Model, free: Free, creep: float, windows: int = 2) -> Program:
-    """Adds an interval to the sums W and y of some windows: `program(W, y, w, slope, *interval)`, with the weights w and w' of
-    each window at the middle of the interval. The new W and y are its outputs."""
+    """Adds an interval to the sums W and y of some windows: `program(W, y, area, rise, *interval)`, with int w dt and int w' dt
+    of each window over the interval. The new W and y are its outputs."""
 
-    def add(W: Array, y: Array, w: Array, slope: Array, *interval: Array) -> tuple[Array, Array]:
+    def add(W: Array, y: Array, area: Array, rise: Array, *interval: Array) -> tuple[Array, Array]:
         i = Interval(*interval)
         move = dyn.difference(model, i.q0, i.q1)
         q = dyn.integrate(model, i.q0, 0.5 * move)
         qd = i.measured * 0.5 * (i.qd0 + i.qd1) + (1 - i.measured) * move / i.step
         P, S, p0, f0 = window_terms(model, free, creep, q, qd, i.u)
-        a, b = (i.step * slope)[:, None, None], (i.step * w)[:, None, None]
+        a, b = rise[:, None, None], area[:, None, None]
         new = W - a * P[None] - b * S[None]
         return new, y + b[..., 0] * f0[None] + a[..., 0] * p0[None]
 

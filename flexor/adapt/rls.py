@@ -48,7 +48,7 @@ class MomentumRLS(AbstractEstimator):
     mass: float | None = None
     reach: float = 0.2
     creep: float = 0.02
-    relative: float = 0.003
+    relative: float = 0.001
     settling: int = 10
     averaged: int = 100
 
@@ -132,22 +132,26 @@ class RunningRLS(AbstractRunning):
         qd = [s.y[self._columns.qd] if self._velocities else np.zeros(self.model.nv) for s in (a, b)]
         measured = self._velocities and bool(np.isfinite(qd[0]).all() and np.isfinite(qd[1]).all())
         qd = qd if measured else [np.zeros(self.model.nv)] * 2
-        middle = self._phase + 0.5 * step / self.options.window
-        inside = (middle > 0) & (middle < 1)
-        w = np.where(inside, np.sin(np.pi * middle) ** 2, 0.0)
-        slope = np.where(inside, np.pi / self.options.window * np.sin(2 * np.pi * middle), 0.0)
-        out = self._window(
-            self._W, self._y, w, slope, a.y[self._columns.q], q, *qd, b.before, step, 1.0 if measured else 0.0
-        )
-        self._W[...], self._y[...] = out
-        self._phase += step / self.options.window
-        ended = np.flatnonzero(self._phase >= 1)
+        interval = (a.y[self._columns.q], q, *qd, b.before, step, 1.0 if measured else 0.0)
+        begun, self._phase = self._phase, self._phase + step / self.options.window
+        self._add(begun, self._phase, interval)
         found = None
-        for k in ended:
+        for k in np.flatnonzero(self._phase >= 1):
             found = self._learn(self._W[k], self._y[k])
             self._W[k], self._y[k] = 0.0, 0.0
-            self._phase[k] = max(self._phase[k] - 1, 0.0) if self._phase[k] < 1.5 else 0.0
+            self._phase[k] -= 1
+            self._add(
+                np.zeros(2), np.where(np.arange(2) == k, self._phase[k], 0.0), interval
+            )  # what is left of the interval
         return found
+
+    def _add(self, begun: np.ndarray, ended: np.ndarray, interval: tuple[Any, ...]) -> None:
+        """Adds to each window the share of an interval between two of its phases. The weights w = sin^2(pi phase) are
+        integrated exactly, so that those of w' sum to zero wherever samples lie."""
+        a, b = np.clip(begun, 0.0, 1.0), np.clip(ended, 0.0, 1.0)
+        area = self.options.window * (0.5 * (b - a) - (np.sin(2 * np.pi * b) - np.sin(2 * np.pi * a)) / (4 * np.pi))
+        rise = np.sin(np.pi * b) ** 2 - np.sin(np.pi * a) ** 2
+        self._W[...], self._y[...] = self._window(self._W, self._y, area, rise, *interval)
 
     def _learn(self, W: np.ndarray, y: np.ndarray) -> Innovation | None:
         """One window: see the head of this file."""

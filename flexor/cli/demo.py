@@ -25,6 +25,7 @@ def demo(
     from flexor.cli.demo_pick_up import chapter as pick_up_chapter
     from flexor.cli.demo_runs import drop, fall_checks, rest_checks, swing, swing_checks
     from flexor.cli.demo_swing_up import chapter as swing_up_chapter
+    from flexor.cli.demo_walk import chapter as walk_chapter
     from flexor.robots.load import load
 
     if not report.parent.is_dir():
@@ -39,14 +40,15 @@ def demo(
         picked_up = pick_up_chapter(quick, tell)
         learned = learned_chapter(quick, tell)
         swing_up = swing_up_chapter(quick, tell)
+        walks = walk_chapter(quick, tell)
         checks = [*swing_checks(swings), *fall_checks(dropped), *(() if quick else rest_checks(dropped))]
         if promise is not None:
             tell("certifying the gradients of the cube")
         certificate = None if promise is None else promise.get(timeout=1800)
         tell("writing the page")
         taken = time.perf_counter() - start
-        page(swings, dropped.runs, checks, identified, picked_up, learned, swing_up, certificate, taken).save(report)
-    _print(checks, identified, picked_up, learned, swing_up, certificate, report, time.perf_counter() - start)
+        page(swings, dropped.runs, checks, identified, picked_up, learned, swing_up, walks, certificate, taken).save(report)
+    _print(checks, identified, picked_up, learned, swing_up, walks, certificate, report, time.perf_counter() - start)
     if not all(c.holds for c in checks) or (certificate is not None and not certificate.ok):
         raise typer.Exit(1)
 
@@ -61,7 +63,15 @@ def certify_cube() -> Any:
 
 
 def _print(
-    checks: Any, identified: Any, picked_up: Any, learned: Any, swing_up: Any, certificate: Any, report: Path, seconds: float
+    checks: Any,
+    identified: Any,
+    picked_up: Any,
+    learned: Any,
+    swing_up: Any,
+    walks: Any,
+    certificate: Any,
+    report: Path,
+    seconds: float,
 ) -> None:
     from flexor.cli.demo_pick_up import HAND
 
@@ -85,6 +95,8 @@ def _print(
     out.print(
         f"Cartpole that learns: return {reached:.0f} after {steps / 1e6:.2g} million steps, {swing_up.seconds:.0f} s", ""
     )
+    times = ", ".join(f"{r.label} {x:.0f} µs" for r, x in zip(walks.runs, walks.planning, strict=True))
+    out.print(f"Quadruped that walks, time of a control that plans: {times}", "")
     if certificate is not None:
         out.print(f"Gradients against finite differences and closed forms: {verdict(certificate)}", "")
     out.print(f"[bold]Report[/] (open it in a browser): {report.resolve()}", soft_wrap=True)

@@ -14,6 +14,7 @@ from flexor.cli.demo_pendulum import Chapter
 from flexor.cli.demo_pick_up import HAND, PickUp
 from flexor.cli.demo_runs import DT, PENALTY_DT, Check, Run, support
 from flexor.cli.demo_swing_up import SwingUp
+from flexor.cli.demo_walk import COMMAND, Walks
 from flexor.viz import Actor, Animation, Code, Figure, Report, Section, Table
 from flexor.viz.adaptation import bands
 from flexor.viz.identification import between
@@ -22,7 +23,7 @@ from flexor.viz.plots import lines, styled
 STAGES = {"measured": "#7a8793", "as described": "#e4792b", "identified": "#2f7ed8", "identified and augmented": "#3f9b6c"}
 COLOURS = {"MuJoCo": "#7a8793", "NCP": "#2f7ed8", "Penalty": "#e4792b", "true": "#7a8793", "learned": "#3f9b6c",
            "before": "#7a8793", "after": "#2f7ed8",
-           "frozen model": "#e4792b", "adapting model": "#2f7ed8"}  # fmt: skip
+           "frozen model": "#e4792b", "adapting model": "#2f7ed8", "QP": "#2f7ed8", "network": "#3f9b6c"}  # fmt: skip
 
 _NEXT = """
 flexor info quadruped                                      # what a robot consists of
@@ -44,6 +45,7 @@ def page(
     picked_up: PickUp,
     learned: Sequence[Run],
     swing_up: SwingUp,
+    walks: Walks,
     certificate: Any,
     seconds: float,
 ) -> Report:
@@ -52,9 +54,9 @@ def page(
         "flexor: a first run",
         "Two robots simulated side by side, with flexor's two contact models and with MuJoCo; a double pendulum identified "
         "from a recording; an arm that finds out what it picked up; "
-        "a cartpole with a learned solver; another that learns to swing its pole up; and "
-        "derivatives compared with finite differences and closed forms. flexor demo computed every number on this page, on the "
-        "machine named below.",
+        "a cartpole with a learned solver; another that learns to swing its pole up; a quadruped that walks; "
+        "and derivatives compared with finite differences and closed forms. flexor demo computed every number on this page, on "
+        "the machine named below.",
         facts(seconds),
         [
             _agreement(checks),
@@ -64,6 +66,7 @@ def page(
             _picked_up(picked_up),
             _learned(learned),
             _swing_up(swing_up),
+            _walks(walks),
             *_gradients(certificate),
             _next(),
         ],
@@ -214,6 +217,31 @@ def _swing_up(found: SwingUp) -> Section:
         Code("task = fx.envs.make('cartpole')\npolicy = fx.learn.train(task)\nfx.learn.evaluate(policy, task)\n"),
     ]
     return Section("A robot learns", text, blocks)
+
+
+def _walks(found: Walks) -> Section:
+    """The quadruped by its QP and by the network."""
+    speed = {r.label: (r.trajectory.time, np.hypot(r.trajectory.qd[:, 0], r.trajectory.qd[:, 1])) for r in found.runs}
+    rows = [
+        [r.label, *(float(v) for v in w.velocity), "fell" if w.fell else "walked", micro]
+        for r, w, micro in zip(found.runs, found.walked, found.planning, strict=True)
+    ]
+    text = (
+        "A controller looks a quarter of a second ahead, and a quadratic program finds the forces of the feet every 20 ms. A "
+        "network that learned from the program's solutions takes its place: the same controller, the same command "
+        f"({COMMAND[0]:g} m/s forwards, turning at {COMMAND[2]:g} rad/s)."
+    )
+    columns = ["forces by", "forwards, m/s", "to the left, m/s", "turning, rad/s", "", "time of a control that plans (µs)"]
+    return Section(
+        "A quadruped walks",
+        text,
+        [
+            Animation(_row(found.runs, 0.9)),
+            Figure(_lines(speed, "speed (m/s)", "Horizontal speed of the trunk")),
+            Table(columns, rows, "One robot, one thread, called from Python."),
+            Code("flexor walk quadruped --command 0.5 0 0.2 --html walk.html\n"),
+        ],
+    )
 
 
 def before_and_after(chapter: Chapter) -> matplotlib.figure.Figure:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -21,7 +22,7 @@ from flexor.solvers.table import solver as solver_by_name
 
 GaitName = StrEnum("GaitName", ["trot", "pace", "bound", "walk", "stand"])
 PhysicsName = StrEnum("PhysicsName", ["ncp", "mujoco"])
-ForcesName = StrEnum("ForcesName", ["qp", "osqp"])
+ForcesName = StrEnum("ForcesName", ["qp", "osqp", "network"])
 
 
 @takes_robot
@@ -35,7 +36,7 @@ def walk(
     gait: Annotated[GaitName, typer.Option(help="Which feet stand when.")] = GaitName.trot,
     solver: Annotated[PhysicsName, typer.Option(help="Physics.")] = PhysicsName.ncp,
     forces: Annotated[
-        ForcesName, typer.Option(help="What solves the plan: flexor's own solver, or OSQP on the host.")
+        ForcesName, typer.Option(help="What solves the plan: flexor's own solver, OSQP on the host, or a network.")
     ] = ForcesName.qp,
     dt: Annotated[float, typer.Option(help="Time step in s.")] = 0.002,
     output: Annotated[Path | None, typer.Option(help="Write the trajectory: .h5, .csv or .npz.")] = None,
@@ -44,16 +45,23 @@ def walk(
     video: Annotated[Path | None, typer.Option(help="Render a video: .gif or .mp4.")] = None,
 ) -> None:
     """Let a quadruped walk at a command, by convex MPC, and write what happened."""
-    from flexor.control import GAITS, InteriorPoint, Osqp, Quadruped, Walked, Walker, on_its_feet
+    from flexor.control import GAITS, AbstractForces, InteriorPoint, Osqp, Quadruped, Twin, Walked, Walker, on_its_feet
 
     check_endings({output: (".h5", ".hdf5", ".csv", ".npz"), plot: (".png", ".svg", ".pdf"), video: (".gif", ".mp4"),
                    html: (".html",)})  # fmt: skip
     steps = step_count(seconds, dt)
     model = on_its_feet(_floating(robot))
     legged = Quadruped.of(model)
-    chosen = Osqp() if forces is ForcesName.osqp else InteriorPoint()
+    if forces is ForcesName.network and (model.topology.name != "quadruped" or gait is not GaitName.trot):
+        raise ValueError("the network of the package is for the bundled quadruped at a trot; others walk with --forces qp.")
+    ways: dict[ForcesName, Callable[[], AbstractForces]] = {
+        ForcesName.qp: InteriorPoint,
+        ForcesName.osqp: Osqp,
+        ForcesName.network: Twin.pretrained,
+    }
+    chosen = ways[forces]()
     walker = Walker(legged, jnp.asarray(command, model.dtype), dt, gait=GAITS[str(gait)], forces=chosen)
-    kernels = forces is ForcesName.qp and solver is PhysicsName.ncp
+    kernels = forces is not ForcesName.osqp and solver is PhysicsName.ncp
     sim = Simulator(model, solver_by_name(str(solver)), dt=dt, simd=None if kernels else False)
     start = sim.reset(jnp.asarray(legged.stand))
     with console.spinner(f"compiling a walk of {model.topology.name}"):

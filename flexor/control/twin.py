@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Mapping
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,12 @@ class Twin(AbstractForces):
         count = sum(name.startswith("biases") for name in arrays)
         parts = [tuple(arrays[f"{kind}.{k}"] for k in range(count)) for kind in ("weights", "biases")]
         return Twin(parts[0], parts[1], arrays["mean"], arrays["deviation"])
+
+    @staticmethod
+    def pretrained() -> "Twin":
+        """The network that comes with flexor: for the bundled quadruped at a trot, as `experiments/mpc_imitation.py` makes it."""
+        with resources.as_file(resources.files("flexor.control").joinpath("pretrained", "quadruped")) as folder:
+            return Twin.load(folder)
 
     def shares(self, inputs: Float[Array, "41"]) -> Float[Array, "4 3"]:
         """The network alone: forces over the weight."""

@@ -12,6 +12,7 @@ TRIANGLES = 120_000
 """Of all meshes of a robot: they cross the local network once."""
 CREASE = 0.6  # rad between faces: a sharper edge is drawn as one
 FORCE = (194, 24, 91)
+HEAD = 0.025  # length of an arrow's head, in sizes of the robot
 
 
 class RobotNodes:
@@ -71,12 +72,16 @@ class RobotNodes:
             body.position, body.wxyz = p, q
 
     def show_forces(self, forces: np.ndarray | None) -> None:
-        """Draws points and forces (ncon, 6) as arrows, the robot's weight as long as half the robot; None takes them away."""
-        given = np.zeros((0, 6)) if forces is None else forces[np.linalg.norm(forces[:, 3:], axis=1) > 1e-6]
+        """Draws points and forces (ncon, 6) as arrows; None takes them away. The robot's weight is 0.6 times as long as the
+        robot, and no arrow is longer than 0.45 or shorter than 0.025 of it."""
+        given = np.zeros((0, 6)) if forces is None else forces
+        given = given[np.linalg.norm(given[:, 3:], axis=1) * 0.6 > HEAD * self._weight]
         start = given[:, :3] + self._offset
-        points = np.stack([start, start + given[:, 3:] * (0.5 * self._size / self._weight)], axis=1).astype(np.float32)
+        strength = np.linalg.norm(given[:, 3:], axis=1, keepdims=True)
+        along = given[:, 3:] * np.minimum(0.6 / self._weight, 0.45 / np.maximum(strength, 1e-12)) * self._size
+        points = np.stack([start, start + along], axis=1).astype(np.float32)
         if self._forces is None and len(points):
-            thick = {"shaft_radius": 0.008 * self._size, "head_radius": 0.02 * self._size, "head_length": 0.05 * self._size}
+            thick = {"shaft_radius": 0.006 * self._size, "head_radius": 0.014 * self._size, "head_length": HEAD * self._size}
             self._forces = self._server.scene.add_arrows(self._force_name, points, FORCE, **thick)
         elif self._forces is not None and (len(points) or len(self._forces.points)):
             self._forces.points = points

@@ -20,10 +20,12 @@ def test_quick_demo_agrees_and_writes_the_page(tmp_path, monkeypatch):
     assert result.exit_code == 0, result.output
     assert "quadruped, NCP: falling" in result.stdout
     text = page.read_text()
-    assert text.count('class="flexor-animation"') == 5
+    assert text.count('class="flexor-animation"') == 6
     assert "Double pendulum" in text
     assert "From a recording to a simulator" in text
     assert "A robot learns" in text
+    assert "A quadruped walks" in text
+    assert "Quadruped that walks, time of a control that plans: QP" in result.stdout
     assert "An arm picks something up" in text
     assert "An arm picks up 1.9 kg at 1.35 s: payload on 'hand' changed at 1." in result.stdout
     assert "Cartpole that learns: return" in result.stdout

@@ -13,4 +13,5 @@ def test_a_walk_is_written_and_told(tmp_path):
 
 def test_robots_and_commands_that_do_not_fit_are_sentences():
     assert "cannot follow the command [9.0, 0.0, 0.0]" in sentence("walk", "quadruped", "--command", "9", "0", "0")
+    assert "for the bundled quadruped at a trot" in sentence("walk", "quadruped", "--gait", "pace", "--forces", "network")
     assert "has no feet" in sentence("walk", "ant")

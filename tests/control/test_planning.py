@@ -211,6 +211,11 @@ def test_a_receding_horizon_drives_any_simulator(bounded):
     # between two plans the controls are those of the first plan, to which the robot keeps without a disturbance
     first = ILQR().plan(bounded, goal, bounded.reset([1.0], [0.0]))
     np.testing.assert_allclose(made.u[:2], first.controls[:2], atol=1e-3)
+    # where it begins next time: the rest of the plan
+    plan = made.policy_memory.plan
+    later = policy.planner.shifted(bounded, goal, plan, 2)
+    np.testing.assert_array_equal(later.motion.controls[:-2], plan.motion.controls[2:])
+    np.testing.assert_array_equal(later.gains[:-2], plan.gains[2:])
     elsewhere = fx.Simulator(bounded.model, fx.MujocoSolver(), dt=DT)
     other = elsewhere.rollout(elsewhere.reset([1.0], [0.0]), policy, steps=60)
     np.testing.assert_allclose(other.q, made.q, atol=1e-2)

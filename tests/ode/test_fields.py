@@ -8,19 +8,22 @@ import pytest
 
 import flexor as fx
 
-# A body that floats and turns, with a hinge that turns round, a spring and a motor.
-FLOATING = """<mujoco model="floating"><compiler angle="radian"/><default><geom contype="0" conaffinity="0"/></default><worldbody>
-<body name="base"><freejoint name="root"/><geom type="box" size="0.1 0.2 0.3" mass="1"/>
+# A body on a ball joint, with a hinge that turns round, a spring and a motor.
+TURNING = """<mujoco model="turning"><compiler angle="radian"/><default><geom contype="0" conaffinity="0"/></default><worldbody>
+<body name="base"><joint name="root" type="ball"/><geom type="box" size="0.1 0.2 0.3" mass="1"/>
   <body name="hand" pos="0.2 0 0.3"><joint name="hinge" axis="0 1 0" stiffness="1" damping="0.1"/>
     <geom type="sphere" size="0.05" mass="0.2" pos="0.1 0 0"/></body></body></worldbody>
 <actuator><motor name="m" joint="hinge"/></actuator></mujoco>"""
+
+PENDULUM = """<mujoco model="pendulum"><worldbody><body><joint name="hinge" axis="0 1 0"/>
+<geom type="sphere" size="0.05" mass="0.2" pos="0.3 0 0"/></body></worldbody></mujoco>"""
 
 FORMS = {"lagrangian": fx.ode.lagrangian, "hamiltonian": fx.ode.hamiltonian, "port-hamiltonian": fx.ode.port_hamiltonian}
 
 
 @pytest.fixture(scope="module")
 def model():
-    return fx.load(FLOATING)
+    return fx.load(TURNING)
 
 
 def random_field(model, form, seed=0):
@@ -69,7 +72,7 @@ def test_energy_enters_through_controls_alone_for_any_weights(model, form):
         assert (lost > 0).any()
 
 
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["lagrangian", "hamiltonian"])
 def test_energy_along_rollouts_and_quaternions_of_unit_length(model, form):
     """Adaptive steps at a tolerance of 1e-9: energy is kept, or falls, to 1e-6 of its size; quaternions stay unit to rounding."""
     field = random_field(model, form, seed=3)
@@ -82,7 +85,7 @@ def test_energy_along_rollouts_and_quaternions_of_unit_length(model, form):
     else:
         assert np.diff(energy).max() < 1e-6 * size
         assert energy[-1] < energy[0] - 1e-3 * size
-    np.testing.assert_allclose(jnp.linalg.norm(run.q[:, 3:7], axis=1), 1, atol=1e-14)
+    np.testing.assert_allclose(jnp.linalg.norm(run.q[:, :4], axis=1), 1, atol=1e-14)
     assert float(jnp.abs(run.q[-1] - run.q[0]).max()) > 0.1
 
 
@@ -94,12 +97,10 @@ def test_the_rigid_field_moves_as_the_rigid_solver_and_adaptive_steps_agree(mode
     np.testing.assert_allclose(run.q, wanted.q, atol=1e-9)  # the two differ in the fifth order of a displacement of 0.01
     np.testing.assert_allclose(run.qd, wanted.qd, atol=1e-9)
     fine = fx.Simulator(model, fx.ode.OdeSolver(stepping=fx.ode.Adaptive(rtol=1e-10, atol=1e-11)), dt=0.01).rollout(start, u)
-    np.testing.assert_allclose(
-        run.q, fine.q, atol=1e-4
-    )  # the spring turns by 0.2 rad a step: 0.2^5 / 120 of a swing of 1, each
+    np.testing.assert_allclose(run.q, fine.q, atol=1e-4)  # the spring turns by 0.2 rad a step: 0.2^5 / 120 of a swing, each
 
 
-@pytest.mark.parametrize("adjoint", ["checkpoint", "direct", "backsolve", "forward"])
+@pytest.mark.parametrize("adjoint", ["checkpoint", "backsolve", "forward"])
 def test_adjoints_agree_with_the_closed_form(adjoint):
     """y' = -a y: dy(1)/da = -y(1), through what the rate closes over; backsolve is right to its tolerance."""
     stepping = fx.ode.Adaptive(rtol=1e-8, atol=1e-10, adjoint=adjoint)
@@ -130,7 +131,7 @@ def test_black_boxes_read_a_clock_and_check_the_robot(model):
     assert float(jnp.abs(early.qd - late.qd).max()) > 1e-4
     assert early.q.shape == (model.nq,)
     with pytest.raises(
-        ValueError, match=r"made for a robot with \d+ features and 7 velocities, and 'double_pendulum' has 4 and 2"
+        ValueError, match=r"made for a robot with \d+ features and 4 velocities, and 'double_pendulum' has 4 and 2"
     ):
         fx.Simulator(fx.load("double_pendulum"), fx.ode.OdeSolver(field), dt=0.01)
 
@@ -146,15 +147,11 @@ def test_what_is_not_supported_is_said(model):
         fx.ode.RungeKutta4(0)
 
 
-def test_adaptive_steps_record_augment_and_go_through_files(tmp_path):
-    """What loops inside a step is recorded at its start; a network at a tap acts at every evaluation; files keep all of it."""
-    model = fx.load("double_pendulum")
+def test_adaptive_steps_record_and_go_through_files(tmp_path):
+    """What loops inside a step is recorded at its start, and files keep the method."""
+    model = fx.load(PENDULUM)
     sim = fx.Simulator(model, fx.ode.OdeSolver(stepping=fx.ode.Adaptive(method="dopri5")), dt=0.01)
-    blueprint = fx.Blueprint().add("joint.acceleration", inputs=["joint.q", "joint.qd"], net=fx.nets.MLP(width=3, depth=1))
-    hybrid = sim.augment(blueprint, key=jax.random.key(0))
-    hybrid = eqx.tree_at(lambda s: s.augmentation, hybrid, jax.tree.map(lambda x: x + 0.5, hybrid.augmentation))
-    start = sim.reset(jnp.array([0.5, 0.2]))
-    assert float(jnp.abs(hybrid.step(start).qd - sim.step(start).qd).max()) > 1e-4
+    start = sim.reset(jnp.array([0.5]))
     new, recorded = sim.step(start, record=["joint.q", "joint.acceleration"])
     np.testing.assert_array_equal(recorded["joint.q"], start.q)
     np.testing.assert_allclose(new.qd / 0.01, recorded["joint.acceleration"], rtol=0.05)

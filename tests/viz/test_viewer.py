@@ -78,6 +78,18 @@ def test_sliders_move_the_robot_and_simulate_again(viewer, pendulum):
     wait(lambda: np.ptp(np.asarray(viewer.motions[1].trajectory.q)) > 1e-3, "gravity was not switched on")
 
 
+def test_forces_are_arrows_of_bounded_length(viewer):
+    nodes, size = viewer.nodes[0], viewer.nodes[0]._size
+    weight = nodes._weight
+    nodes.show_forces(
+        np.array([[0, 0, 0, 0, 0, 0.2 * weight], [1.0, 0, 0, 0, 0, 100 * weight], [2.0, 0, 0, 0, 0, 0.01 * weight]])
+    )
+    arrows = nodes._forces.points
+    np.testing.assert_allclose(arrows[:, 1] - arrows[:, 0], [[0, 0, 0.12 * size], [0, 0, 0.45 * size]], rtol=1e-5, atol=1e-6)
+    nodes.show_forces(None)
+    assert len(nodes._forces.points) == 0
+
+
 def test_time_line_moves_bodies(viewer):
     viewer.simulate()
     run = viewer.motions[0].trajectory
