@@ -98,7 +98,9 @@ def _height_field(assets: ET.Element, g: Geom, vertices: np.ndarray, base: float
 
 def _inertial(body: ET.Element, m: Model, b: int) -> None:
     if m.bodies.mass[b] or np.any(m.bodies.inertia[b]):
-        mass = {"mass": number_text(m.bodies.mass[b]), "fullinertia": number_text(m.bodies.inertia[b])}
+        inertia = m.bodies.inertia[b]  # MuJoCo takes none at all of bodies that stand still, but not as six numbers
+        how = {"fullinertia": number_text(inertia)} if np.any(inertia) else {"diaginertia": number_text(inertia[:3])}
+        mass = {"mass": number_text(m.bodies.mass[b]), **how}
         ET.SubElement(body, "inertial", {"pos": number_text(m.bodies.com[b]), **mass})
 
 

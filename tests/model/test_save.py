@@ -154,3 +154,13 @@ def test_saving_is_silent(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         save(model, tmp_path / "r.urdf")
+
+
+def test_a_point_mass_that_stands_still_returns(tmp_path):
+    """MuJoCo takes it from `diaginertia` alone."""
+    text = """<mujoco><worldbody><body name="base"><inertial pos="0.1 0 0" mass="10" diaginertia="0 0 0"/>
+      <body name="arm"><joint name="arm"/><geom size="0.1" mass="1"/></body></body></worldbody></mujoco>"""
+    model = load(text)
+    assert float(model.bodies.mass[model.body("base")]) == 10
+    save(model, tmp_path / "base.xml")
+    assert_same(model, load_file(tmp_path / "base.xml"))
