@@ -5,12 +5,15 @@ error leaves what was there before. An artefact is a *sealed* JSON file with oth
 version, and holds a digest of every file and of itself, so that what is missing, altered or too new is refused by name.
 """
 
+import csv
 import hashlib
+import io
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +103,68 @@ def read_arrays(source: Path | bytes) -> dict[str, np.ndarray]:
     from safetensors.numpy import load
 
     return dict(load(source if isinstance(source, bytes) else source.read_bytes()))
+
+
+def read_toml(path: Path, what: str = "configuration") -> dict[str, Any]:
+    """The tables of a TOML file."""
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no {what} '{path}'.")
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"'{path.name}' is not TOML: {error}.") from error
+
+
+def csv_bytes(rows: Sequence[Mapping[str, Any]]) -> bytes:
+    """Rows of the same columns as the contents of a CSV file."""
+    table = io.StringIO(newline="")
+    writer = csv.DictWriter(table, list(rows[0]))
+    writer.writeheader()
+    writer.writerows(rows)
+    return table.getvalue().encode()
+
+
+def checkpoint_bytes(signature: str, state: Any, history: Sequence[Any]) -> bytes:
+    """A run at a step, as the contents of an .npz file: the arrays of its state (random keys as integers), its history, and what
+    it is a run of."""
+    import jax
+
+    leaves: Any = {f"leaf{i}": np.asarray(_plain(x)) for i, x in enumerate(jax.tree.leaves(state))}
+    packed = io.BytesIO()
+    np.savez(packed, signature=signature, history=json.dumps(list(history)), **leaves)
+    return packed.getvalue()
+
+
+def read_checkpoint(path: Path, signature: str, like: Any) -> tuple[Any, list[Any]]:
+    """The state and the history of a run, in the form of the state `like`. Raises for what is corrupt, or of another run."""
+    import jax
+    import jax.numpy as jnp
+
+    try:
+        with np.load(path) as file:
+            stored = {name: file[name] for name in file.files}
+        history = json.loads(str(stored["history"]))
+        same = str(stored["signature"]) == signature
+    except Exception as error:
+        raise ValueError(f"the checkpoint '{path}' cannot be read ({error}); remove it to start again.") from error
+    if not same:
+        raise ValueError(f"the checkpoint '{path}' belongs to another run; remove it, or choose another place.")
+    leaves, form = jax.tree.flatten(like)
+    new = [jnp.asarray(stored[f"leaf{i}"]) for i in range(len(leaves))]
+    new = [jax.random.wrap_key_data(y) if _is_key(x) else y for x, y in zip(leaves, new, strict=True)]
+    return jax.tree.unflatten(form, new), history
+
+
+def _is_key(x: Any) -> bool:
+    import jax
+
+    return hasattr(x, "dtype") and bool(jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key))
+
+
+def _plain(x: Any) -> Any:
+    import jax
+
+    return jax.random.key_data(x) if _is_key(x) else x
 
 
 def digest(content: bytes) -> str:

@@ -5,11 +5,24 @@ import os
 import stat
 from pathlib import Path
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 import flexor as fx
-from flexor.files import array_bytes, json_bytes, read_arrays, read_sealed, sealed, write_folder, write_text, write_with
+from flexor.files import (
+    array_bytes,
+    checkpoint_bytes,
+    json_bytes,
+    read_arrays,
+    read_checkpoint,
+    read_sealed,
+    sealed,
+    write_folder,
+    write_text,
+    write_with,
+)
 from flexor.viz import Report
 from flexor.viz.animation import save_animation
 
@@ -111,3 +124,17 @@ def test_seals(tmp_path):
 def test_json_holds_finite_numbers_alone():
     with pytest.raises(ValueError, match="not JSON compliant"):
         json_bytes({"mass": float("nan")})
+
+
+def test_checkpoints_hold_arrays_keys_and_history(tmp_path):
+    path, state = tmp_path / "run.npz", {"w": jnp.arange(3.0), "key": jax.random.key(4), "step": jnp.int32(7)}
+    path.write_bytes(checkpoint_bytes("a", state, [{"loss": 1.0}]))
+    found, history = read_checkpoint(path, "a", jax.tree.map(jnp.zeros_like, {**state, "key": jax.random.key(0)}))
+    assert history == [{"loss": 1.0}]
+    assert jax.random.key_data(found["key"]).tolist() == jax.random.key_data(state["key"]).tolist()
+    assert (found["w"].tolist(), int(found["step"])) == ([0.0, 1.0, 2.0], 7)
+    with pytest.raises(ValueError, match="belongs to another run; remove it, or choose another place"):
+        read_checkpoint(path, "b", state)
+    path.write_bytes(b"no archive")
+    with pytest.raises(ValueError, match=r"the checkpoint '.*run\.npz' cannot be read .*; remove it to start again"):
+        read_checkpoint(path, "a", state)

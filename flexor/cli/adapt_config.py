@@ -1,13 +1,13 @@
 """The file that `flexor adapt` reads: TOML; unknown keys are refused, and the robot's file is relative to it."""
 
 import dataclasses
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from flexor.adapt import ESTIMATORS, Adapter
 from flexor.cli.identify_config import check_names
 from flexor.cli.loading import Robot
+from flexor.files import read_toml
 from flexor.model.parameters import replace
 from flexor.solvers import Simulator
 from flexor.solvers.table import solver
@@ -20,16 +20,8 @@ PASSED_ON = ("noise", "prior", "limits", "gap", "drift", "limit", "settle")
 
 def read_table(path: Path) -> dict[str, Any]:
     """The checked table of a configuration."""
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no configuration '{path}'.")
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"'{path.name}' is not TOML: {error}.") from error
-    check_names(data, (*REQUIRED, *OPTIONAL), f"'{path.name}'")
-    for key in REQUIRED:
-        if key not in data:
-            raise ValueError(f"'{path.name}' lacks the key '{key}'; it needs {' and '.join(REQUIRED)}.")
+    data = read_toml(path)
+    check_names(data, (*REQUIRED, *OPTIONAL), f"'{path.name}'", REQUIRED)
     return data
 
 

@@ -1,6 +1,5 @@
 """`flexor evaluate CONFIG`: many policies, seeds and solvers in one table."""
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +8,7 @@ import typer
 
 from flexor.cli import console
 from flexor.cli.loading import Executor
-from flexor.files import json_bytes, write_whole
+from flexor.files import json_bytes, read_toml, write_whole
 
 KEYS = ("policies", "task", "options", "solvers", "seeds", "episodes")
 
@@ -54,12 +53,7 @@ def _shown(x: Any) -> Any:
 
 def read_config(path: Path) -> dict[str, Any]:
     """The checked file: policies and solvers by name, and the rest with its defaults."""
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no configuration '{path}'.")
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"'{path.name}' is not TOML: {error}.") from error
+    data = read_toml(path)
     unknown = [key for key in data if key not in KEYS]
     if unknown:
         raise ValueError(f"'{path.name}' has the key '{unknown[0]}', which is not known; there are {', '.join(KEYS)}.")

@@ -1,8 +1,7 @@
 """The file that `flexor identify` reads: TOML; unknown keys are refused, and paths are relative to the file itself."""
 
 import dataclasses
-import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -12,6 +11,7 @@ from flexor.augment import Blueprint
 from flexor.augment.blueprint import MODES, SCOPES
 from flexor.augment.networks import NETS, AbstractNet
 from flexor.cli.identify_method import read_method
+from flexor.files import read_toml
 from flexor.identify import (
     LBFGS,
     AbstractSearch,
@@ -80,16 +80,8 @@ class Config:
 
 def read_config(path: Path) -> Config:
     """Reads and checks a file; raises with the wrong key and the allowed ones."""
-    if not path.is_file():
-        raise FileNotFoundError(f"there is no configuration '{path}'.")
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"'{path.name}' is not TOML: {error}.") from error
-    check_names(data, (*REQUIRED, *OPTIONAL), f"'{path.name}'")
-    for key in REQUIRED:
-        if key not in data:
-            raise ValueError(f"'{path.name}' lacks the key '{key}'; it needs {', '.join(REQUIRED)}.")
+    data = read_toml(path)
+    check_names(data, (*REQUIRED, *OPTIONAL), f"'{path.name}'", REQUIRED)
     here = path.resolve().parent
     share = data.get("held_out", 0.2)
     held_out_logs = () if isinstance(share, int | float) else files(share, here, "held_out")
@@ -117,11 +109,14 @@ def read_config(path: Path) -> Config:
     )  # fmt: skip
 
 
-def check_names(table: Mapping[str, Any], names: Iterable[str], where: str) -> None:
-    """Raises for the first key of a table that is not among the names."""
+def check_names(table: Mapping[str, Any], names: Iterable[str], where: str, required: Sequence[str] = ()) -> None:
+    """Raises for the first key of a table that is not among the names, and for the first one that it lacks."""
     unknown = [key for key in table if key not in tuple(names)]
     if unknown:
         raise ValueError(f"{where} has the unknown key '{unknown[0]}'; the keys are {', '.join(names)}.")
+    lacking = [key for key in required if key not in table]
+    if lacking:
+        raise ValueError(f"{where} lacks the key '{lacking[0]}'; it needs {', '.join(required)}.")
 
 
 def files(patterns: Any, here: Path, key: str) -> tuple[Path, ...]:

@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flexor.cluster import AbstractExecutor
-from flexor.files import write_with
+from flexor.files import checkpoint_bytes, read_checkpoint, write_whole
 from flexor.identify.fit import Curves, Errors, Fit, relative_error
 from flexor.identify.levenberg import FENCE, Point, begin, settle
 from flexor.identify.log import Log, check_against, check_excitation
@@ -238,7 +238,7 @@ def run_search(
     if path is not None and not path.parent.is_dir():
         raise FileNotFoundError(f"cannot write the checkpoint '{path}': the folder '{path.parent}' does not exist.")
     if path is not None and path.is_file():
-        state, history = _resume(path, problem, search, state)
+        state, history = read_checkpoint(path, _signature(problem, search), state)
     share = None
     if executor is not None:
         folder = None if path is None else path.with_name(path.name + ".pieces")
@@ -249,7 +249,7 @@ def run_search(
         state = step(state)
         history.append(float(search.best(problem, state)[2]))
         if path is not None:
-            _keep(path, problem, search, state, history)
+            write_whole({path: checkpoint_bytes(_signature(problem, search), state, history)})
         if progress is not None:
             progress(len(history), search.total(), history[-1])
         outcome = search.outcome(problem, state)
@@ -296,25 +296,6 @@ def _signature(problem: Problem, search: AbstractSearch) -> str:
     for x in (problem.start, problem.held_out, prior, *arrays):
         digest.update(np.ascontiguousarray(x).tobytes())
     return digest.hexdigest()
-
-
-def _keep(path: Path, problem: Problem, search: AbstractSearch, state: Any, history: list[float]) -> None:
-    leaves: Any = {f"leaf{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(state))}
-    signature = _signature(problem, search)
-    write_with({path: lambda part: np.savez(part, signature=signature, history=np.array(history), **leaves)})
-
-
-def _resume(path: Path, problem: Problem, search: AbstractSearch, fresh: Any) -> tuple[Any, list[float]]:
-    try:
-        with np.load(path) as file:
-            kept = {name: file[name] for name in file.files}
-    except Exception as error:
-        raise ValueError(f"the checkpoint '{path}' cannot be read ({error}); remove it to start again.") from error
-    if str(kept.get("signature")) != _signature(problem, search):
-        raise ValueError(f"the checkpoint '{path}' belongs to another identification; remove it or name another file.")
-    leaves, form = jax.tree.flatten(fresh)
-    restored = [jnp.asarray(kept[f"leaf{i}"]) for i in range(len(leaves))]
-    return jax.tree.unflatten(form, restored), kept["history"].tolist()
 
 
 def result_of(

@@ -4,8 +4,6 @@ Everything random follows from the seed and the number of the iteration, and a c
 that was interrupted and resumed ends with the same weights as one that was not.
 """
 
-import csv
-import io
 import json
 import os
 import time
@@ -20,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from flexor.envs import AbstractTask, Episode
-from flexor.files import write_whole
+from flexor.files import checkpoint_bytes, csv_bytes, read_checkpoint, write_whole
 from flexor.learn.algorithm import AbstractAlgorithm, AbstractLearner
 from flexor.learn.loop import Experience, Loop, check_terms
 from flexor.learn.policy import Policy, policy_of
@@ -143,27 +141,12 @@ def _events(folder: Path) -> Callable[[dict[str, Any]], None]:
     return write
 
 
-def _plain(run: Run) -> tuple[list[Any], list[Any], Any]:
-    """Leaves of a run; the same with keys as integers; and the form."""
-    leaves, form = jax.tree.flatten(run)
-    return leaves, [jax.random.key_data(x) if _is_key(x) else x for x in leaves], form
-
-
-def _is_key(x: Any) -> bool:
-    return bool(jnp.issubdtype(x.dtype, jax.dtypes.prng_key))
-
-
 def _keep(folder: Path | None, run: Run, history: list[dict[str, Any]], mark: str) -> None:
     """Writes the checkpoint whole or not at all, and the history beside it."""
     if folder is None or not history:
         return
-    packed, table = io.BytesIO(), io.StringIO(newline="")
-    leaves = {f"leaf{k}": np.asarray(x) for k, x in enumerate(_plain(run)[1])}
-    np.savez(packed, mark=mark, history=json.dumps(history), **leaves)  # type: ignore[arg-type]
-    writer = csv.DictWriter(table, list(history[0]))
-    writer.writeheader()
-    writer.writerows(history)
-    write_whole({folder / CHECKPOINT: packed.getvalue(), folder / "history.csv": table.getvalue().encode()})
+    packed = checkpoint_bytes(mark, run, history)
+    write_whole({folder / CHECKPOINT: packed, folder / "history.csv": csv_bytes(history)})
 
 
 def kept_iterations(folder: Path) -> int:
@@ -176,14 +159,4 @@ def _restored(folder: Path | None, run: Run, mark: str) -> tuple[Run, list[dict[
     path = None if folder is None else folder / CHECKPOINT
     if path is None or not path.is_file():
         return run, []
-    try:
-        with np.load(path) as file:
-            stored = {name: file[name] for name in file.files}
-    except Exception as error:
-        raise ValueError(f"the checkpoint '{path}' cannot be read ({error}); remove it to start again.") from error
-    if str(stored.get("mark")) != mark:
-        raise ValueError(f"the checkpoint '{path}' belongs to another training run; remove it, or choose another folder.")
-    leaves, _, form = _plain(run)
-    new = [jnp.asarray(stored[f"leaf{k}"]) for k in range(len(leaves))]
-    new = [jax.random.wrap_key_data(y) if _is_key(x) else y for x, y in zip(leaves, new, strict=True)]
-    return jax.tree.unflatten(form, new), json.loads(str(stored["history"]))
+    return read_checkpoint(path, mark, run)

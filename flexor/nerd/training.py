@@ -6,8 +6,6 @@ Everything random follows from the seed and the number of the step, and checkpoi
 interrupted and resumed ends with the same weights as one that was not.
 """
 
-import csv
-import io
 import json
 import os
 import time
@@ -22,7 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
-from flexor.files import write_whole
+from flexor.files import checkpoint_bytes, csv_bytes, read_checkpoint, write_whole
 from flexor.model.model import Model
 from flexor.nerd.artefact import Nerd
 from flexor.nerd.calibration import doubt_of
@@ -274,16 +272,8 @@ def _keep(folder: Path | None, run: Run, history: History, options: Training, da
     """Writes the checkpoint whole or not at all, and the history beside it."""
     if folder is None:
         return
-    leaves = {f"leaf{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(eqx.filter(run, eqx.is_array)))}
-    packed, table = io.BytesIO(), io.StringIO(newline="")
-    np.savez(packed, signature=_signature(options, data, run), history=json.dumps(history), **leaves)  # type: ignore[arg-type]
-    files = {folder / CHECKPOINT: packed.getvalue()}
-    if history:
-        writer = csv.DictWriter(table, list(history[0]))
-        writer.writeheader()
-        writer.writerows(history)
-        files[folder / "history.csv"] = table.getvalue().encode()
-    write_whole(files)
+    packed = checkpoint_bytes(_signature(options, data, run), eqx.filter(run, eqx.is_array), history)
+    write_whole({folder / CHECKPOINT: packed, **({folder / "history.csv": csv_bytes(history)} if history else {})})
 
 
 def kept_steps(folder: str | os.PathLike[str]) -> int | None:
@@ -299,14 +289,6 @@ def _restore(folder: Path | None, run: Run, options: Training, data: Examples) -
     path = None if folder is None else folder / CHECKPOINT
     if path is None or not path.is_file():
         return run, []
-    try:
-        with np.load(path) as file:
-            stored = {name: file[name] for name in file.files}
-    except Exception as error:
-        raise ValueError(f"the checkpoint '{path}' cannot be read ({error}); remove it to start again.") from error
-    if str(stored.get("signature")) != _signature(options, data, run):
-        raise ValueError(f"the checkpoint '{path}' belongs to another training run; remove it, or choose another folder.")
     arrays, fixed = eqx.partition(run, eqx.is_array)
-    leaves, form = jax.tree.flatten(arrays)
-    restored = [jnp.asarray(stored[f"leaf{i}"]) for i in range(len(leaves))]
-    return eqx.combine(jax.tree.unflatten(form, restored), fixed), json.loads(str(stored["history"]))
+    restored, history = read_checkpoint(path, _signature(options, data, run), arrays)
+    return eqx.combine(restored, fixed), history

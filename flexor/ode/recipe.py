@@ -2,7 +2,6 @@
 
 import dataclasses
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from flexor.files import read_toml
 from flexor.identify.log import Log
 from flexor.identify.tables import read_columns, read_csv, read_parquet
 from flexor.ode.artefact import Ode, Parts
@@ -54,13 +54,7 @@ class Recipe:
     @staticmethod
     def read(path: str | os.PathLike[str]) -> "Recipe":
         """From a TOML file; `[[stages]]` are tables of `Training`."""
-        path = Path(path)
-        if not path.is_file():
-            raise FileNotFoundError(f"there is no recipe '{path}'.")
-        try:
-            return Recipe.of(tomllib.loads(path.read_text(encoding="utf-8")))
-        except tomllib.TOMLDecodeError as error:
-            raise ValueError(f"'{path.name}' is not TOML: {error}.") from error
+        return Recipe.of(read_toml(Path(path), "recipe"))
 
     @staticmethod
     def of(table: Mapping[str, Any]) -> "Recipe":

@@ -8,7 +8,6 @@ from the seed and the number of the step, and a run that finds a checkpoint of i
 """
 
 import hashlib
-import io
 import json
 import os
 import re
@@ -26,7 +25,7 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 from jaxtyping import Array
 
-from flexor.files import write_whole
+from flexor.files import checkpoint_bytes, read_checkpoint, write_whole
 from flexor.identify.log import Log
 from flexor.ode.artefact import Ode, Parts, on_device
 from flexor.ode.series import Pieces, Series, pieces
@@ -226,27 +225,13 @@ class _Session:
         if self.folder is None:
             return
         self.folder.mkdir(parents=True, exist_ok=True)
-        leaves = {f"leaf{i}": np.asarray(x) for i, x in enumerate(jax.tree.leaves(run))}
-        packed = io.BytesIO()
-        np.savez(packed, signature=self._signature(), history=json.dumps(history), **leaves)  # type: ignore[arg-type]
-        write_whole({self.folder / CHECKPOINT: packed.getvalue()})
+        write_whole({self.folder / CHECKPOINT: checkpoint_bytes(self._signature(), run, history)})
 
     def _restore(self, run: Run) -> tuple[Run, list[dict[str, Any]]]:
         path = None if self.folder is None else self.folder / CHECKPOINT
         if path is None or not path.is_file():
             return run, []
-        try:
-            with np.load(path) as file:
-                stored = {name: file[name] for name in file.files}
-        except Exception as error:
-            raise ValueError(f"the checkpoint '{path}' cannot be read ({error}); remove it to start again.") from error
-        if str(stored.get("signature")) != self._signature():
-            raise ValueError(
-                f"the checkpoint '{path}' belongs to another training run; remove it, or choose another folder."
-            )
-        leaves, form = jax.tree.flatten(run)
-        read = [jnp.asarray(stored[f"leaf{i}"]) for i in range(len(leaves))]
-        return jax.tree.unflatten(form, read), json.loads(str(stored["history"]))
+        return read_checkpoint(path, self._signature(), run)
 
 
 class _Loss(eqx.Module):

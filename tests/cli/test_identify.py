@@ -69,7 +69,7 @@ def done(folder):
     """A run that was interrupted after two steps, and the one that went on from there."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("FLEXOR_SIMD", "on")
-        keep, kept = MODULE._keep, []
+        keep, kept = MODULE.write_whole, []
 
         def interrupted(*args):
             keep(*args)
@@ -77,11 +77,11 @@ def done(folder):
             if len(kept) == 2:
                 raise KeyboardInterrupt
 
-        patch.setattr(MODULE, "_keep", interrupted)
+        patch.setattr(MODULE, "write_whole", interrupted)
         first = identify(folder, status=130)
         kept.clear()
         elsewhere = identify(folder, status=130, words=["--out", str(folder / "some where"), "--fresh"])
-        patch.setattr(MODULE, "_keep", keep)
+        patch.setattr(MODULE, "write_whole", keep)
         return first, identify(folder), elsewhere
 
 

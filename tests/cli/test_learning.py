@@ -106,7 +106,7 @@ def test_the_same_command_goes_on(folder):
     assert "return" in result.stdout
     assert "below the 1e+09 that were wanted" in result.stdout
     assert "term of the reward" in result.stdout
-    assert "belongs to another training run" in sentence(
+    assert "belongs to another run" in sentence(
         "train", f"{folder / 'mine.py'}:balance", *SMALL, 5, "--output", folder / "run", "--seed", "1"
     )
     flexor("train", f"{folder / 'mine.py'}:balance", *SMALL, 1, "--output", folder / "run", "--fresh")

@@ -147,7 +147,7 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bits(fit, logs, tmp_path):
     for name, value in fit.values.items():
         np.testing.assert_array_equal(resumed.values[name], value)
     np.testing.assert_array_equal(resumed.posterior.covariance, fit.posterior.covariance)
-    with pytest.raises(ValueError, match="belongs to another identification"):  # other physics under the same names
+    with pytest.raises(ValueError, match="belongs to another run"):  # other physics under the same names
         fx.identify(simulator({**TRAINING, "gravity": [0, 0, -9.0]}), logs, FREE, checkpoint=kept)
 
 

@@ -242,9 +242,7 @@ def test_foreign_and_broken_checkpoints(decaying, waves, tmp_path):
     kept = tmp_path / "kept.npz"
     run(decaying, fx.LevenbergMarquardt(iterations=2), checkpoint=kept)
     for problem, search in ((waves, fx.LevenbergMarquardt(iterations=2)), (decaying, fx.LevenbergMarquardt(iterations=3))):
-        with pytest.raises(
-            ValueError, match=r"'.*kept\.npz' belongs to another identification; remove it or name another file"
-        ):
+        with pytest.raises(ValueError, match=r"'.*kept\.npz' belongs to another run; remove it, or choose another place"):
             run(problem, search, checkpoint=kept)
     kept.write_bytes(kept.read_bytes()[:300])
     with pytest.raises(ValueError, match=r"the checkpoint '.*kept\.npz' cannot be read .*; remove it to start again"):

@@ -70,7 +70,7 @@ def test_one_thread_learns_the_same_policy(trained):
 
 
 def test_a_checkpoint_of_another_run_is_refused(trained):
-    with pytest.raises(ValueError, match="belongs to another training run"):
+    with pytest.raises(ValueError, match="belongs to another run"):
         train(balance(), algorithm=SMALL, options=dataclasses.replace(SHORT, seed=1), out=trained[1])
 
 

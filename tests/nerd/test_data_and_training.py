@@ -140,7 +140,7 @@ def test_training_is_reproducible_and_resumes_to_the_same_weights(sim, path, tmp
     assert (tmp_path / "history.csv").read_text().count("\n") == 4
     with pytest.raises(ValueError, match=r"the data set has steps of 0\.0166667 s, but the network has steps of 0\.02 s"):
         train(sim, found, sizes=SMALL, frames=Frames(sim.model.topology, 0.02, base=NoBase()), options=QUICK)
-    with pytest.raises(ValueError, match="belongs to another training run"):
+    with pytest.raises(ValueError, match="belongs to another run"):
         train(sim, found, sizes=SMALL, frames=everything(sim), options=Training(steps=8, batch=8, window=6), out=tmp_path)
     with pytest.raises(ValueError, match="windows of 20 steps do not fit into trajectories of 10"):
         train(sim, found, sizes=SMALL, frames=everything(sim))

@@ -58,7 +58,7 @@ def test_training_on_fresh_data_resumes_and_warns(sim, tmp_path):
     assert resumed.ranges == Ranges()
     assert resumed.doubt is not None
     other = dataclasses.replace(fresh, ranges=Ranges(qd={"hinge": (-0.1, 0.1)}))
-    with pytest.raises(ValueError, match="belongs to another training run"):
+    with pytest.raises(ValueError, match="belongs to another run"):
         train(sim, other, sizes=SMALL, frames=frames, options=HOW, out=tmp_path)
     table = {"robot": "pendulum", "base": "none", "network": "tokens", "fresh": 3}
     recipe = Recipe.of(table)

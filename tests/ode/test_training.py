@@ -146,7 +146,7 @@ def test_interrupted_training_resumes_to_the_same_bits(trained, tmp_path):
     assert steps[0] == 30 or steps[0] == 31
     for x, y in zip(jax.tree.leaves(made.parts), jax.tree.leaves(again.parts), strict=True):
         np.testing.assert_array_equal(x, y)
-    with pytest.raises(ValueError, match="belongs to another training run"):
+    with pytest.raises(ValueError, match="belongs to another run"):
         fx.ode.train([oscillation(1)], RECIPE, out=folder)
 
 
@@ -217,7 +217,7 @@ def test_a_checkpoint_of_another_start_or_validation_is_not_resumed(tmp_path):
     first = run(-0.2)
     np.testing.assert_array_equal(run(-0.2).system.ab, first.system.ab)
     for change in ({"a": -0.3}, {"judged": other}, {"substeps": 2}):
-        with pytest.raises(ValueError, match="belongs to another training run"):
+        with pytest.raises(ValueError, match="belongs to another run"):
             run(**{"a": -0.2, **change})
 
 
